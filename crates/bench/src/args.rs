@@ -1,11 +1,15 @@
 //! The arguments of `caravan bench`, and parsers of values that other commands take, too.
 
 use std::num::NonZeroUsize;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{OsStringValueParser, RangedU64ValueParser, TypedValueParser};
 use clap::{Subcommand, ValueEnum};
+
+use crate::process::PeerTask;
+use serde::{Deserialize, Serialize};
 
 /// The benchmarks. The help of each is at the type of its arguments, from which clap takes both parts.
 #[derive(Debug, Subcommand)]
@@ -13,22 +17,17 @@ use clap::{Subcommand, ValueEnum};
 pub enum BenchCommand {
     Erlang(Erlang),
     Ring(RingArgs),
-    /// The other process of `caravan bench ring`
-    #[command(hide = true)]
-    RingPeer(RingPeer),
     Rdma(Rdma),
-    /// The other process of `caravan bench rdma`
-    #[command(hide = true)]
-    RdmaPeer,
     Pipe(PipeBench),
-    /// The other process of `caravan bench pipe --steps`
-    #[command(hide = true)]
-    PipePeer,
     Engine(EngineBench),
-    /// The process of `caravan bench engine` that runs an engine
-    #[command(hide = true)]
-    EnginePeer(EnginePeer),
     Compare(Compare),
+    /// The other process of a benchmark
+    #[command(hide = true)]
+    Peer {
+        /// What it does, as JSON
+        #[arg(value_parser = |text: &str| serde_json::from_str::<PeerTask>(text))]
+        task: PeerTask,
+    },
 }
 
 /// Measure Erlang nodes that call each other, over TCP and over Caravan
@@ -74,12 +73,40 @@ pub struct Erlang {
     /// More arguments for every node, as one text
     #[arg(long, value_name = "TEXT", default_value = "", allow_hyphen_values = true)]
     pub erl_flags: String,
-    /// Write results as JSON; '-' for standard output (the table then goes to standard error), '' for none
-    #[arg(long, value_name = "FILE", default_value = "results/erlang.json", value_parser = file())]
-    pub json: PathBuf,
-    /// Write a chart as SVG; '' for none
-    #[arg(long, value_name = "FILE", default_value = "results/erlang.svg", value_parser = file())]
-    pub svg: PathBuf,
+    #[command(flatten)]
+    pub files: ResultFiles,
+}
+
+/// The files that a benchmark writes.
+#[derive(Debug, clap::Args)]
+pub struct ResultFiles {
+    /// Write results as JSON; '-' for standard output (the table then goes to standard error), '' for none; by
+    /// default results/erlang.json, engine.json, pipe.json or pipe-steps.json, and none of ring and rdma
+    #[arg(long, value_name = "FILE", value_parser = file())]
+    json: Option<PathBuf>,
+    /// Write a chart as SVG; '' for none; by default it is beside the JSON's default
+    #[arg(long, value_name = "FILE", value_parser = file())]
+    svg: Option<PathBuf>,
+}
+
+impl ResultFiles {
+    /// Returns the file for the JSON of a benchmark, `-`, or an empty path.
+    pub fn json(&self, benchmark: &str) -> PathBuf {
+        Self::or_default(&self.json, benchmark, "json")
+    }
+
+    /// Returns the file for the chart of a benchmark, or an empty path.
+    pub fn svg(&self, benchmark: &str) -> PathBuf {
+        Self::or_default(&self.svg, benchmark, "svg")
+    }
+
+    fn or_default(wanted: &Option<PathBuf>, benchmark: &str, ending: &str) -> PathBuf {
+        match (wanted, benchmark) {
+            (Some(path), _) => path.clone(),
+            (None, "ring" | "rdma") => PathBuf::new(),
+            (None, _) => format!("results/{benchmark}.{ending}").into(),
+        }
+    }
 }
 
 /// What carries the messages of a round.
@@ -145,9 +172,8 @@ pub struct RingArgs {
     /// The C compiler for the bare loop
     #[arg(long, value_name = "PROGRAM", default_value = "cc")]
     pub cc: PathBuf,
-    /// Write results as JSON as well; '-' for standard output (the table then goes to standard error)
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
+    #[command(flatten)]
+    pub files: ResultFiles,
 }
 
 /// A choice among pairs of cores.
@@ -159,30 +185,17 @@ pub enum Placement {
     Far,
 }
 
-/// The consuming process, which finds the memory through its parent.
-#[derive(Debug, clap::Args)]
-pub struct RingPeer {
-    #[arg(long)]
-    pub memory: PathBuf,
-    #[arg(long)]
-    pub ring_bytes: u64,
-    #[arg(long)]
-    pub core: usize,
-    #[arg(long)]
-    pub records: u64,
-    #[arg(long)]
-    pub echo: bool,
-}
-
-const SECONDS_MIN: f64 = 0.1;
-const SECONDS_MAX: f64 = 3600.0;
-
 /// Seconds, perhaps with a fraction.
 pub fn seconds(text: &str) -> Result<Duration, String> {
-    match text.parse::<f64>() {
-        Ok(seconds) if (SECONDS_MIN..=SECONDS_MAX).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err(format!("it takes seconds from {SECONDS_MIN} to {SECONDS_MAX}, such as 2 or 0.5")),
-    }
+    within(text, 0.1..=3600.0, "seconds", "2 or 0.5").map(Duration::from_secs_f64)
+}
+
+/// Parses a number of a range.
+fn within(text: &str, range: RangeInclusive<f64>, unit: &str, example: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number| range.contains(number));
+    number.ok_or_else(|| {
+        format!("it takes {unit} from {} to {}, such as {example}", range.start(), range.end())
+    })
 }
 
 /// A path that may be empty, which clap's own parser of paths refuses.
@@ -288,20 +301,8 @@ pub struct EngineBench {
     /// Append the results to this file, one line per benchmark; '' for none
     #[arg(long, value_name = "FILE", default_value = HISTORY, value_parser = file())]
     pub history: PathBuf,
-    /// Write results as JSON; '-' for standard output (the table then goes to standard error), '' for none
-    #[arg(long, value_name = "FILE", default_value = "results/engine.json", value_parser = file())]
-    pub json: PathBuf,
-    /// Write a chart as SVG; '' for none
-    #[arg(long, value_name = "FILE", default_value = "results/engine.svg", value_parser = file())]
-    pub svg: PathBuf,
-}
-
-/// The process that runs the engine of one sample.
-#[derive(Debug, clap::Args)]
-pub struct EnginePeer {
-    /// What to measure, as JSON
-    #[arg(long)]
-    pub task: String,
+    #[command(flatten)]
+    pub files: ResultFiles,
 }
 
 /// Compare two runs of the packet engine's benchmarks
@@ -342,17 +343,11 @@ pub struct Compare {
 }
 
 fn sample_seconds(text: &str) -> Result<Duration, String> {
-    match text.parse::<f64>() {
-        Ok(seconds) if (0.01..=60.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err("it takes seconds from 0.01 to 60, such as 0.15".into()),
-    }
+    within(text, 0.01..=60.0, "seconds", "0.15").map(Duration::from_secs_f64)
 }
 
 fn percent(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(percent) if (0.0..=1000.0).contains(&percent) => Ok(percent),
-        _ => Err("it takes percent from 0 to 1000, such as 3".into()),
-    }
+    within(text, 0.0..=1000.0, "percent", "3")
 }
 
 fn probability(text: &str) -> Result<f64, String> {
@@ -400,17 +395,13 @@ pub struct PipeBench {
     /// Bytes of a stream, such as 64M or 4Gi; by default 2Gi, or 256Mi with --steps. The stream is held in memory
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub bytes: Option<u64>,
-    /// Write results as JSON; '-' for standard output (the table then goes to standard error), '' for none; by
-    /// default results/pipe.json or results/pipe-steps.json
-    #[arg(long, value_name = "FILE", value_parser = file())]
-    pub json: Option<PathBuf>,
-    /// Write a chart as SVG; '' for none; by default results/pipe.svg or results/pipe-steps.svg
-    #[arg(long, value_name = "FILE", value_parser = file())]
-    pub svg: Option<PathBuf>,
+    #[command(flatten)]
+    pub files: ResultFiles,
 }
 
 /// What carries the steps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum StepsTransport {
     /// An RDMA device
     Rdma,
@@ -475,9 +466,8 @@ pub struct Rdma {
     /// Measure only the link, without the other programs
     #[arg(long)]
     pub alone: bool,
-    /// Write results as JSON as well; '-' for standard output (the table then goes to standard error)
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
+    #[command(flatten)]
+    pub files: ResultFiles,
 }
 
 #[cfg(test)]
@@ -507,7 +497,7 @@ pub mod tests {
     #[test]
     fn files_may_be_declined() {
         let BenchCommand::Erlang(erlang) = parse("erlang --json - --svg=") else { panic!("not erlang") };
-        let files = [erlang.json, erlang.svg];
+        let files = [erlang.files.json("erlang"), erlang.files.svg("erlang")];
         assert_eq!(files, [PathBuf::from("-"), PathBuf::new()]);
     }
 }

@@ -11,6 +11,11 @@ const FAINT: &str = "#666e78";
 const GRID: &str = "#e2e5e9";
 const COLOURS: [&str; 4] = ["#d97a1e", "#3b8e8c", "#8a97a8", "#6f5a9c"];
 
+/// The colours of Caravan, of a variant of it, and of a peer, as indices into [`COLOURS`].
+pub const CARAVAN: usize = 0;
+pub const VARIANT: usize = 1;
+pub const PEER: usize = 2;
+
 /// The top of the first group, below title and subtitle.
 const TOP: f64 = 100.0;
 /// Heights: a bar with the gap below it, the bar alone, a group's name, and the space below all groups.
@@ -27,7 +32,7 @@ const RIGHT: f64 = 1080.0;
 pub struct Bar {
     pub name: String,
     pub value: SampleSummary,
-    /// An index into the colours; by convention 0 is Caravan, 1 a variant of it and 2 a peer.
+    /// An index into the colours, such as [`CARAVAN`].
     pub colour: usize,
     /// Text after the figure, such as a ratio.
     pub note: String,

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::args::Compare;
 use crate::error::Error;
-use crate::history::HistoryLine;
+use crate::history::{HistoryHost, HistoryLine};
 use crate::number::number;
 use crate::stats::{SampleSummary, holm, least_p, p_value};
 use crate::{history, output};
@@ -30,37 +30,19 @@ pub fn run(args: &Compare) -> Result<(), Error> {
     }
 }
 
-/// The lines of one run.
-#[derive(Clone, Debug, PartialEq)]
+/// One run of the history.
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ComparedRun {
     /// The run's number in the history, from 1.
-    pub number: usize,
+    pub run: usize,
+    pub date: String,
+    pub commit: String,
+    pub machine: HistoryHost,
+    #[serde(skip)]
     pub lines: Vec<HistoryLine>,
 }
 
 impl ComparedRun {
-    fn first(&self) -> &HistoryLine {
-        // Every run has at least one line.
-        &self.lines[0]
-    }
-
-    pub fn commit(&self) -> &str {
-        self.first().commit.as_deref().unwrap_or("unknown commit")
-    }
-
-    pub fn date(&self) -> &str {
-        &self.first().date
-    }
-
-    pub fn same_machine(&self, other: &Self) -> bool {
-        self.first().machine.same(&other.first().machine)
-    }
-
-    pub fn machine(&self) -> String {
-        let machine = &self.first().machine;
-        format!("{} x {}, Linux {}, {}", machine.cores, machine.processor, machine.kernel, machine.system)
-    }
-
     /// True if both have samples of the same benchmark in the same placement.
     fn shares(&self, other: &Self) -> bool {
         self.lines.iter().any(|line| other.lines.iter().any(|theirs| key(line) == key(theirs)))
@@ -80,9 +62,15 @@ impl RunHistory {
     pub fn of(lines: &[HistoryLine]) -> Self {
         let mut runs: Vec<ComparedRun> = Vec::new();
         for line in lines {
-            match runs.iter_mut().find(|run| run.first().run == line.run) {
+            match runs.iter_mut().find(|run| run.lines[0].run == line.run) {
                 Some(run) => run.lines.push(line.clone()),
-                None => runs.push(ComparedRun { number: runs.len() + 1, lines: vec![line.clone()] }),
+                None => runs.push(ComparedRun {
+                    run: runs.len() + 1,
+                    date: line.date.clone(),
+                    commit: line.commit.clone().unwrap_or_else(|| "unknown commit".into()),
+                    machine: line.machine.clone(),
+                    lines: vec![line.clone()],
+                }),
             }
         }
         Self(runs)
@@ -99,23 +87,22 @@ impl RunHistory {
         let a = match a {
             Some(name) => self.find(name)?,
             None => {
-                let earlier = self.0[..b.number - 1].iter().rev();
-                let mut alike = earlier.filter(|run| run.same_machine(b) && run.shares(b));
+                let earlier = self.0[..b.run - 1].iter().rev();
+                let mut alike = earlier.filter(|run| run.machine.same(&b.machine) && run.shares(b));
                 alike.next().ok_or_else(|| {
                     format!(
                         "before run {} there is none on the same machine with a benchmark in the same \
                          placement: run `caravan bench engine` again, or name two runs",
-                        b.number
+                        b.run
                     )
                 })?
             }
         };
         match () {
-            () if a.number == b.number => Err(format!("run {} would be compared with itself", a.number)),
-            () if !a.shares(b) => Err(format!(
-                "runs {} and {} have no benchmark in the same placement in common",
-                a.number, b.number
-            )),
+            () if a.run == b.run => Err(format!("run {} would be compared with itself", a.run)),
+            () if !a.shares(b) => {
+                Err(format!("runs {} and {} have no benchmark in the same placement in common", a.run, b.run))
+            }
             () => Ok((a.clone(), b.clone())),
         }
     }
@@ -123,7 +110,7 @@ impl RunHistory {
     /// Finds a run by its number from the first (1) or from the last (-1), or by the start of its commit or date; the
     /// last run that fits.
     fn find(&self, name: &str) -> Result<&ComparedRun, String> {
-        let starts = |run: &&ComparedRun| run.commit().starts_with(name) || run.date().starts_with(name);
+        let starts = |run: &&ComparedRun| run.commit.starts_with(name) || run.date.starts_with(name);
         if let Some(run) = self.0.iter().rev().find(starts).filter(|_| !is_small(name)) {
             return Ok(run);
         }
@@ -190,18 +177,10 @@ pub struct ComparedRow {
 }
 
 #[derive(Clone, Debug, Serialize)]
-pub struct ComparedSide {
-    pub run: usize,
-    pub date: String,
-    pub commit: String,
-    pub machine: String,
-}
-
-#[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
     pub schema: &'static str,
-    pub a: ComparedSide,
-    pub b: ComparedSide,
+    pub a: ComparedRun,
+    pub b: ComparedRun,
     pub same_machine: bool,
     pub threshold: f64,
     pub alpha: f64,
@@ -242,8 +221,9 @@ impl Comparison {
             row.verdict = verdict(row.change, corrected, least, threshold, alpha);
         }
         let unmatched = a.lines.len() + b.lines.len() - 2 * rows.len();
-        let same_machine = a.same_machine(b);
-        Self { schema: SCHEMA, a: side(a), b: side(b), same_machine, threshold, alpha, rows, unmatched }
+        let same_machine = a.machine.same(&b.machine);
+        let (a, b) = (a.clone(), b.clone());
+        Self { schema: SCHEMA, a, b, same_machine, threshold, alpha, rows, unmatched }
     }
 
     pub fn regressions(&self) -> usize {
@@ -269,27 +249,23 @@ impl Comparison {
             self.alpha,
             number(self.threshold * 100.0)
         );
-        let _ = writeln!(
-            text,
-            "{:<28}{:<6}{:<6}{:>16}{:>16}{:>9}{:>9}  verdict",
-            "", "", "", "A", "B", "B to A", "p"
-        );
-        for row in &self.rows {
-            let cell =
-                |summary: &SampleSummary| format!("{} ({})", number(summary.median), summary.samples.len());
-            let _ = writeln!(
-                text,
-                "{:<28}{:<6}{:<6}{:>16}{:>16}{:>+8.1}%{:>9}  {}",
-                row.benchmark,
-                row.placement,
-                row.unit,
+        let head = ["", "", "", "A", "B", "B to A", "p", "verdict"].map(str::to_owned).to_vec();
+        let cell =
+            |summary: &SampleSummary| format!("{} ({})", number(summary.median), summary.samples.len());
+        let row = |row: &ComparedRow| {
+            vec![
+                row.benchmark.clone(),
+                row.placement.clone(),
+                row.unit.clone(),
                 cell(&row.a),
                 cell(&row.b),
-                row.change * 100.0,
+                format!("{:+.1}%", row.change * 100.0),
                 probability(row.p_corrected),
-                row.verdict.word()
-            );
-        }
+                row.verdict.word().to_owned(),
+            ]
+        };
+        let rows: Vec<_> = [head].into_iter().chain(self.rows.iter().map(row)).collect();
+        text += &output::aligned(&rows);
         let count = |verdict| self.rows.iter().filter(|row| row.verdict == verdict).count();
         let _ = writeln!(
             text,
@@ -301,15 +277,6 @@ impl Comparison {
             self.unmatched
         );
         text
-    }
-}
-
-fn side(run: &ComparedRun) -> ComparedSide {
-    ComparedSide {
-        run: run.number,
-        date: run.date().into(),
-        commit: run.commit().into(),
-        machine: run.machine(),
     }
 }
 
@@ -363,7 +330,7 @@ mod tests {
             (Some("9"), None, Err("no run of 5 in the history is called 9")),
             (Some("cccc"), None, Err("is called cccc")),
         ] {
-            let found = runs().pair(a, b).map(|(a, b)| (a.number, b.number));
+            let found = runs().pair(a, b).map(|(a, b)| (a.run, b.run));
             match (found, expected) {
                 (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{a:?} {b:?}"),
                 (Err(text), Err(expected)) => assert!(text.contains(expected), "{a:?} {b:?}: {text}"),
@@ -417,33 +384,5 @@ mod tests {
         let many = compare(&many);
         let row = many.rows.last().expect("a row");
         assert_eq!((row.p, row.verdict), (alone.rows[0].p, Verdict::Same), "{row:?}");
-    }
-
-    #[test]
-    fn the_table_names_runs_benchmarks_and_verdicts() {
-        let comparison =
-            compare(&[("swap", about(100.0), about(110.0)), ("tunnel/60", about(7.0), about(7.0))]);
-        let text = comparison.text();
-        for expected in [
-            "A: run 1, 2026-01-01, aaaa",
-            "B: run 2, 2026-01-02, bbbb",
-            "100 (9)",
-            "110 (9)",
-            "+10.0%",
-            "REGRESSION",
-            "1 worse, 0 better, 1 the same, 0 with too few samples; 0 in one of the runs alone",
-        ] {
-            assert!(text.contains(expected), "{expected}: {text}");
-        }
-        let row = text.lines().find(|line| line.starts_with("tunnel/60")).expect("a row");
-        assert!(row.ends_with("1.0000  same") && row.contains("+0.0%"), "{row}");
-    }
-
-    #[test]
-    fn another_machine_is_said_to_be_one() {
-        let lines = [line("1", "aaaa", 2, "swap", &about(1.0)), line("2", "bbbb", 4, "swap", &about(2.0))];
-        let (a, b) = RunHistory::of(&lines).pair(Some("1"), Some("2")).expect("two runs");
-        let text = Comparison::of(&a, &b, 0.03, 0.01).text();
-        assert!(text.contains("ANOTHER MACHINE, 2 x P"), "{text}");
     }
 }

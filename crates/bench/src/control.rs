@@ -4,19 +4,20 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use caravan_fabric::{Endpoint, Exposure, shm, verbs};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::Error;
 use crate::interrupt::{GLANCE, Interrupt};
-use crate::process::{ChildProgram, failed as process_failed};
+use crate::process::{ChildProgram, PeerTask, failed as process_failed};
 
 /// The most bytes of a message: an offer of all ports fits many times.
 const LINE_BYTES_MAX: u64 = 1 << 16;
@@ -42,11 +43,11 @@ impl BenchChannel {
         Ok(Self { reader, writer: File::from(stream), host, child: None })
     }
 
-    /// Starts this program again, as the other process on this machine: `caravan bench PEER`.
-    pub fn start(peer: &str) -> Result<Self, Error> {
+    /// Starts the other process on this machine.
+    pub fn start(task: &PeerTask) -> Result<Self, Error> {
         let (here, there) = UnixStream::pair().map_err(|why| failed(&why))?;
-        let mut command = Command::new("/proc/self/exe");
-        command.args(["bench", peer]).stdin(Stdio::from(OwnedFd::from(there)));
+        let mut command = task.command()?;
+        command.stdin(Stdio::from(OwnedFd::from(there)));
         let child = ChildProgram::start("other side", command)?;
         let mut control = Self::over(here.into(), Ipv4Addr::LOCALHOST.into())?;
         control.child = Some(child);
@@ -109,6 +110,33 @@ impl BenchChannel {
         self.writer.write_all(&line).map_err(|why| failed(&format!("it is gone: {why}")))
     }
 
+    /// Sends the answer to a request.
+    pub fn reply(&mut self, answer: &impl Serialize) -> Result<(), Error> {
+        self.say(&Ok::<_, String>(answer))
+    }
+
+    /// Sends a request, and returns the other side's answer.
+    pub fn ask<T: DeserializeOwned>(&mut self, request: &impl Serialize) -> Result<T, Error> {
+        self.say(request)?;
+        self.answer()
+    }
+
+    /// Answers requests until the other side ends. A failure is told to the other side, and returned.
+    pub fn answer_all<T: DeserializeOwned>(
+        &mut self,
+        interrupt: &Interrupt,
+        mut answer: impl FnMut(&mut Self, T) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        while let Some(request) = self.hear()? {
+            interrupt.check()?;
+            if let Err(error) = answer(self, request) {
+                self.say(&Err::<(), _>(error.to_string()))?;
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
     /// Waits for the next message of the other side; `None` at its end.
     pub fn hear<T: DeserializeOwned>(&mut self) -> Result<Option<T>, Error> {
         let mut line = Vec::new();
@@ -135,6 +163,16 @@ fn failed(why: &dyn std::fmt::Display) -> Error {
     process_failed("other side", why)
 }
 
+/// How long a sleeper sleeps before it checks for the other side's end.
+const NAP: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+/// Sleeps until the bell of a link or an endpoint rings, or for a nap. Returns true if the bell rang.
+pub fn sleep(bell: Option<BorrowedFd<'_>>) -> Result<bool, Error> {
+    let bell = bell.ok_or_else(|| failed(&"it has no descriptor to wait for"))?;
+    let mut set = [PollFd::new(&bell, PollFlags::IN)];
+    Ok(rustix::event::poll(&mut set, Some(&NAP)).map_err(|why| failed(&why))? > 0)
+}
+
 /// How long connecting may take.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
@@ -149,10 +187,10 @@ pub fn connect_rdma(control: &mut BenchChannel, exposure: &Exposure) -> Result<B
 
 /// The other side of [`connect_rdma`].
 pub fn accept_rdma(control: &mut BenchChannel, exposure: &Exposure) -> Result<Box<dyn Endpoint>, Error> {
-    control.say(&Ok::<_, String>(verbs::offer()?))?;
+    control.reply(&verbs::offer()?)?;
     let request: Vec<u8> = control.expect()?;
     let (pending, answer) = verbs::accept(&request, exposure)?;
-    control.say(&Ok::<_, String>(answer))?;
+    control.reply(&answer)?;
     Ok(pending.finish(&[], CONNECT_LIMIT)?)
 }
 
@@ -167,7 +205,7 @@ pub fn connect_shm(control: &mut BenchChannel) -> Result<Box<dyn Endpoint>, Erro
 /// The other side of [`connect_shm`].
 pub fn accept_shm(control: &mut BenchChannel, arena_bytes: u64) -> Result<Box<dyn Endpoint>, Error> {
     let (listener, descriptor) = shm::Listener::listen(arena_bytes)?;
-    control.say(&Ok::<_, String>(descriptor))?;
+    control.reply(&descriptor)?;
     control.expect::<()>()?;
     Ok(Box::new(listener.accept()?))
 }

@@ -5,75 +5,97 @@
 
 mod apps;
 mod case;
-mod results;
 mod task;
 
 use std::fmt::Write as _;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
-use crate::args::{EngineBench, EnginePeer};
+use serde_json::json;
+
+use crate::args::EngineBench;
+use crate::chart::{CARAVAN, PEER};
 use crate::engine::case::{BENCHMARKS, BenchGraph, EngineCase};
-use crate::engine::results::{EngineResults, EngineSeries};
-use crate::engine::task::{EngineOutcome, EngineTask};
+use crate::engine::task::EngineOutcome;
+pub use crate::engine::task::EngineTask;
 use crate::error::Error;
-use crate::history;
+use crate::history::{self, HistoryLine};
 use crate::interrupt::Interrupt;
-use crate::machine::Machine;
-use crate::output::BenchProgress;
-use crate::process::{self, CLoop, failed};
+use crate::placement::CorePair;
+use crate::process::{self, CLoop, PeerTask, failed};
+use crate::report::{self, Case, Contender, Figure, Report, Sample, Shown};
 use crate::{output, placement};
 
-/// Measures, prints the tables, writes the files, and appends to the history.
+const PACKETS: [Figure; 4] = [
+    Figure::new("mpps", "Mpps", Shown::Chart),
+    Figure::new("ns", "ns", Shown::Median),
+    Figure::new("cpu_ns", "CPU ns", Shown::Spread),
+    Figure::new("gbit_per_s", "Gbit/s", Shown::Median),
+];
+const RECOVERY: [Figure; 3] = [
+    Figure::new("ms", "ms until its successor runs", Shown::Chart),
+    Figure::new("gap_ms", "largest gap in another's traffic meanwhile", Shown::Chart),
+    Figure::new("quiet_gap_ms", "in a quiet time", Shown::Chart),
+];
+
+/// Measures, reports, and appends to the history.
 pub fn run(args: &EngineBench) -> Result<(), Error> {
     if args.list {
         return list();
     }
-    let cases = case::chosen(args, placement::cores().len())?;
+    let cores = placement::cores();
+    let chosen = case::chosen(args, cores.len())?;
     let interrupt = Interrupt::watch()?;
-    let machine = Machine::here();
-    let history = history::HistoryRun::begin(&machine);
-    let mut sampler = Sampler::new(args, &cases, &interrupt)?;
-    let series = rounds(args, cases, &mut sampler)?;
-    let mut results = EngineResults::of(&history, machine, &series);
-    results.cores = sampler.pair();
-    results.moved = sampler.moved;
-    results.seconds = args.seconds.as_secs_f64();
-    results.samples = args.samples;
-    let (table, chart) = (results.text(), results.chart());
-    output::all(&table, &results, &chart, &args.json, &args.svg, &args.history)?;
-    history::append(&args.history, &results.lines(&history))
+    let sampler = Sampler::new(args, cores, &chosen, &interrupt)?;
+    let on = sampler.pair.map_or_else(String::new, |pair| format!("; two processes on cores {pair}"));
+    let seconds = args.seconds.as_secs_f64();
+    let facts = json!({ "cores": sampler.pair, "seconds": seconds });
+    let mut report = Report::begin("engine", args.samples, format!("Packet engine{on}"), facts);
+    report.notes.push(format!("Packets are counted for {seconds} s in each round."));
+    let runs: Vec<_> = chosen.chunk_by(EngineCase::is_variant_of).map(engine_runs).collect();
+    let mut cases: Vec<_> = runs.iter().map(|runs| sampler.case(runs)).collect();
+    report::measure(&mut cases, args.samples, &interrupt, |turn| match runs[turn.case][turn.contender] {
+        Some(case) => sampler.engine(case),
+        None => sampler.bare(),
+    })?;
+    report.add(&cases);
+    report.write(&args.files, &args.history)?;
+    history::append(&args.history, &history_lines(&report))
 }
 
-/// Runs rounds; each samples every case that does not have enough samples of one placement yet.
-fn rounds(
-    args: &EngineBench,
-    cases: Vec<EngineCase>,
-    sampler: &mut Sampler,
-) -> Result<Vec<EngineSeries>, Error> {
-    let mut progress = BenchProgress::new(cases.len() * args.samples);
-    let mut series: Vec<_> =
-        cases.into_iter().map(|case| EngineSeries { case, samples: Vec::new() }).collect();
-    for round in 0.. {
-        let mut unfinished: Vec<_> = series.iter_mut().filter(|one| one.most() < args.samples).collect();
-        if unfinished.is_empty() {
-            break;
-        }
-        progress.round(format!("round {}", round + 1));
-        for one in &mut unfinished {
-            progress.step(&one.case.key);
-            one.samples.push(sampler.sample(&one.case, round % 2 == 0)?);
+/// Returns what takes turns in a case: its variants, and in front of the swap the bare loop in C (`None`).
+fn engine_runs(variants: &[EngineCase]) -> Vec<Option<&EngineCase>> {
+    let bare = (variants[0].graph == BenchGraph::Swap).then_some(None);
+    bare.into_iter().chain(variants.iter().map(Some)).collect()
+}
+
+/// Returns the lines for the history: all times, and the ratio of the swap to the bare loop.
+fn history_lines(report: &Report) -> Vec<HistoryLine> {
+    let times =
+        [("ns", "", 1.0), ("ms", "", 1e6), ("gap_ms", "/gap", 1e6), ("quiet_gap_ms", "/quiet-gap", 1e6)];
+    let mut lines = Vec::new();
+    for case in &report.cases {
+        let placement = case.placement.unwrap_or("none");
+        for one in &case.contenders {
+            let key = &one.contender.key;
+            let mut line = |key: String, unit, samples: &[f64]| {
+                lines.push(report.run.line(&key, placement, unit, samples));
+            };
+            for (figure, suffix, ns) in times {
+                let Some(result) = one.figures.get(figure) else { continue };
+                line(format!("{key}{suffix}"), "ns", &result.value.scaled(ns).samples);
+                if let Some(ratio) = result.ratio.as_ref().filter(|_| key == "swap") {
+                    line("swap/ratio".to_owned(), "ratio", &ratio.value.samples);
+                }
+            }
         }
     }
-    Ok(series)
+    lines
 }
 
 /// Runs the engine of a sample, as a process of its own.
-pub fn peer(args: &EnginePeer) -> Result<(), Error> {
-    let task: EngineTask = serde_json::from_str(&args.task).map_err(|error| Error::Output(error.into()))?;
-    let outcome = task::measure(&task)?;
-    output::json(&outcome, Path::new("-"))
+pub fn peer(task: &EngineTask) -> Result<(), Error> {
+    output::json(&task::measure(task)?, Path::new("-"))
 }
 
 fn list() -> Result<(), Error> {
@@ -91,112 +113,175 @@ const LOOP_SOURCE: &str = include_str!("../../../bench/engine/swap_loop.c");
 const WARM_UP: Duration = Duration::from_millis(60);
 /// The limit of a sample beyond its own time: many times what it takes.
 const SAMPLE_LIMIT: Duration = Duration::from_secs(60);
-/// The number of samples in a row in which the cores may move.
-const MOVED_MAX: usize = 20;
-/// The placement of a figure that does not depend on it.
-pub const NO_PLACEMENT: &str = "none";
-
-/// One sample, and the placement of the two cores while it was taken.
-#[derive(Clone, Debug, PartialEq)]
-pub struct EngineSample {
-    pub placement: &'static str,
-    /// Nanoseconds of a cache line one way, if the placement matters.
-    pub line_ns: Option<f64>,
-    pub outcome: EngineOutcome,
-    /// The outcome of the bare loop, for the swap alone.
-    pub bare: Option<EngineOutcome>,
-}
-
 /// The state that all samples share.
-pub struct Sampler<'a> {
+struct Sampler<'a> {
     args: &'a EngineBench,
     cores: Vec<usize>,
-    pair: Option<(usize, usize)>,
+    /// The two cores of measurements between two processes, if there are such.
+    pair: Option<CorePair>,
     bare: Option<CLoop>,
     interrupt: &'a Interrupt,
-    /// The number of samples that were taken again.
-    pub moved: usize,
 }
 
 impl<'a> Sampler<'a> {
     /// Compiles the bare loop, if there is a swap, and chooses two cores, if any case needs them.
-    pub fn new(args: &'a EngineBench, cases: &[EngineCase], interrupt: &'a Interrupt) -> Result<Self, Error> {
-        let cores = placement::cores();
-        let farthest = args.placement == crate::args::Placement::Far;
-        let pair = match cases.iter().any(|case| case.graph.is_of_two()) {
-            true => {
-                let pair = placement::pair_by_distance(&cores, farthest);
-                Some(pair.ok_or(Error::CoresShort(cores.len()))?.0)
-            }
-            false => None,
-        };
+    fn new(
+        args: &'a EngineBench,
+        cores: Vec<usize>,
+        cases: &[EngineCase],
+        interrupt: &'a Interrupt,
+    ) -> Result<Self, Error> {
+        let is_of_two = cases.iter().any(|case| case.graph.is_of_two());
+        let pair = is_of_two.then(|| placement::pair_by_distance(&cores, args.placement)).transpose()?;
         let has_swap = cases.iter().any(|case| case.graph == BenchGraph::Swap);
         let bare = has_swap.then(|| CLoop::compile(&args.cc, LOOP_SOURCE)).transpose()?;
-        Ok(Self { args, cores, pair, bare, interrupt, moved: 0 })
+        Ok(Self { args, cores, pair, bare, interrupt })
     }
 
-    /// Returns the two cores of measurements between two processes.
-    pub fn pair(&self) -> Option<(usize, usize)> {
-        self.pair
-    }
-
-    /// Takes one sample of a case. If `first`, the engine comes before the bare loop.
-    pub fn sample(&mut self, case: &EngineCase, first: bool) -> Result<EngineSample, Error> {
-        let Some(pair) = self.pair.filter(|_| case.graph.is_of_two()) else {
-            let outcome = self.engine(case, self.cores.clone())?;
-            return Ok(EngineSample { placement: NO_PLACEMENT, line_ns: None, outcome, bare: None });
-        };
-        for _ in 0..MOVED_MAX {
-            let before = distance(pair)?;
-            let early = if first { None } else { self.bare(case, pair)? };
-            let outcome = self.engine(case, vec![pair.0, pair.1])?;
-            let bare = if first { self.bare(case, pair)? } else { early };
-            let after = distance(pair)?;
-            if placement::word(before) == placement::word(after) {
-                let placement = placement::word(before);
-                return Ok(EngineSample { placement, line_ns: Some(before.min(after)), outcome, bare });
+    /// Returns the case of what takes turns. The bars of one packet size have one colour.
+    fn case(&self, runs: &[Option<&EngineCase>]) -> Case {
+        let contender = |run: &Option<&EngineCase>| match run {
+            Some(case) => {
+                let size = self.args.sizes.iter().position(|&size| size == case.size);
+                Contender::new(&case.key, &case.key, size.unwrap_or(CARAVAN))
             }
-            self.moved += 1;
+            None => Contender::new(case::C_LOOP, case::C_LOOP, PEER),
+        };
+        let first = runs.iter().flatten().next();
+        let graph = first.map_or(BenchGraph::Swap, |case| case.graph);
+        let (title, figures) = match graph {
+            BenchGraph::Recovery => ("a worker that holds 4,096 packets is killed".to_owned(), &RECOVERY[..]),
+            BenchGraph::Scale { .. } => {
+                let cores = self.cores.len();
+                (format!("tunnels in N processes, all together ({cores} cores)"), &PACKETS[..])
+            }
+            _ => ("packets".to_owned(), &PACKETS[..]),
+        };
+        let key = first.map_or("", |case| case.without_mode());
+        Case {
+            goals: runs.iter().flatten().flat_map(|case| case::goals(&case.key)).collect(),
+            pair: self.pair.filter(|_| graph.is_of_two()),
+            ..Case::new(key, title, figures, runs.iter().map(contender).collect())
         }
-        Err(Error::Unsteady(pair.0, pair.1, MOVED_MAX))
     }
 
-    fn engine(&self, case: &EngineCase, cores: Vec<usize>) -> Result<EngineOutcome, Error> {
+    fn engine(&self, case: &EngineCase) -> Result<Vec<Sample>, Error> {
+        let pair = self.pair.filter(|_| case.graph.is_of_two());
         let task = EngineTask {
             graph: case.graph,
             size: case.size,
             mode: case.mode,
-            cores,
+            cores: pair.map_or_else(|| self.cores.clone(), |pair| vec![pair.first, pair.second]),
             warm_up_ns: WARM_UP.as_nanos() as u64,
             run_ns: self.args.seconds.as_nanos() as u64,
         };
-        let text = serde_json::to_string(&task).map_err(|error| Error::Output(error.into()))?;
-        // The program's path may meanwhile lead to another build.
-        let mut command = Command::new("/proc/self/exe");
-        command.args(["bench", "engine-peer", "--task", &text]);
+        let command = PeerTask::Engine(task).command()?;
         let said = process::output("engine", command, SAMPLE_LIMIT + self.args.seconds, self.interrupt)?;
-        serde_json::from_str(&said).map_err(|error| failed("engine", &format!("it said {said}: {error}")))
+        let outcome: EngineOutcome = serde_json::from_str(&said)
+            .map_err(|error| failed("engine", &format!("it said {said}: {error}")))?;
+        Ok(outcome.samples(case.size))
     }
 
-    fn bare(&self, case: &EngineCase, pair: (usize, usize)) -> Result<Option<EngineOutcome>, Error> {
-        let Some(bare) = self.bare.as_ref().filter(|_| case.graph == BenchGraph::Swap) else {
-            return Ok(None);
-        };
+    fn bare(&self) -> Result<Vec<Sample>, Error> {
+        let (Some(bare), Some(pair)) = (&self.bare, self.pair) else { return Ok(Vec::new()) };
         let times = [WARM_UP, self.args.seconds].map(|time| time.as_nanos().to_string());
-        let words: Vec<_> = [pair.0.to_string(), pair.1.to_string()].into_iter().chain(times).collect();
+        let words: Vec<_> =
+            [pair.first, pair.second].map(|core| core.to_string()).into_iter().chain(times).collect();
         let [packets, ns, cpu_ns] = bare.run(&words, SAMPLE_LIMIT + self.args.seconds, self.interrupt)?;
         match packets > 0.0 {
-            true => Ok(Some(EngineOutcome {
+            true => Ok(EngineOutcome {
                 packets: packets as u64,
                 ns: ns as u64,
                 cpu_ns,
                 ..EngineOutcome::default()
-            })),
+            }
+            .samples(case::SWAP_BYTES)),
             false => Err(failed("bare loop in C", &"it counted no packets")),
         }
     }
 }
 
-fn distance((a, b): (usize, usize)) -> Result<f64, Error> {
-    placement::line_ns(a, b).ok_or(Error::CoresShort(1))
+impl EngineOutcome {
+    /// Returns the samples of [`PACKETS`] or of [`RECOVERY`], for packets of so many bytes.
+    fn samples(&self, bytes: usize) -> Vec<Sample> {
+        let times =
+            [("ms", &self.recovery_ns), ("gap_ms", &self.gap_ns), ("quiet_gap_ms", &self.quiet_gap_ns)];
+        let times = times
+            .into_iter()
+            .flat_map(|(figure, all)| all.iter().map(move |ns| Sample::new(figure, ns / 1e6)));
+        let mut samples: Vec<_> = times.collect();
+        if self.packets > 0 && samples.is_empty() {
+            let ns = self.ns as f64 / self.packets as f64;
+            samples.push(Sample::new("mpps", 1e3 / ns));
+            samples.push(Sample::new("ns", ns));
+            samples.push(Sample::new("cpu_ns", self.cpu_ns / self.packets as f64));
+            samples.push(Sample::new("gbit_per_s", 8.0 * bytes as f64 / ns));
+        }
+        samples
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::BenchCommand;
+    use crate::args::tests::parse;
+
+    /// Returns a report of made-up samples: two rounds of 4 and 5 ns a packet; the bare loop takes half of that.
+    fn example(line: &str) -> Report {
+        let BenchCommand::Engine(args) = parse(&format!("engine {line}")) else { panic!("not engine") };
+        let chosen = case::chosen(&args, 2).expect("chosen");
+        let runs: Vec<_> = chosen.chunk_by(EngineCase::is_variant_of).map(engine_runs).collect();
+        let interrupt = Interrupt::by(Default::default());
+        let sampler =
+            Sampler { args: &args, cores: vec![0, 1], pair: None, bare: None, interrupt: &interrupt };
+        let mut report = Report::begin("engine", 2, String::new(), json!({}));
+        for runs in &runs {
+            let mut case = sampler.case(runs);
+            for ns in [4000, 5000] {
+                let outcome = |run: &Option<&EngineCase>| match run {
+                    None => EngineOutcome { packets: 1000, ns: ns / 2, ..EngineOutcome::default() },
+                    Some(case) if case.graph == BenchGraph::Recovery => EngineOutcome {
+                        recovery_ns: vec![2e6, 3e6],
+                        gap_ns: vec![1e5; 2],
+                        quiet_gap_ns: vec![5e4; 2],
+                        ..EngineOutcome::default()
+                    },
+                    Some(_) => EngineOutcome { packets: 1000, ns, cpu_ns: 8e3, ..EngineOutcome::default() },
+                };
+                case.add(runs.iter().map(|run| outcome(run).samples(60)).collect());
+            }
+            report.add(&[case]);
+        }
+        report
+    }
+
+    #[test]
+    fn swap_and_copy_are_contenders_of_one_case() {
+        let report = example("--only interlink/60,tunnel/60");
+        let keys: Vec<_> = report.cases.iter().map(|case| case.key.as_str()).collect();
+        assert_eq!(keys, ["interlink/60", "tunnel/60"]);
+        let text = report.text();
+        let row = text.lines().find(|line| line.starts_with("  interlink/60/copy")).expect("a row");
+        let cells: Vec<_> = row.split_whitespace().skip(1).collect();
+        let (rate, ratio) = (["225", "(200..250)"], ["1.00", "(1.00..1.00)", "?"]);
+        let cpu = ["4.50", "8.00", "(8.00..8.00)"];
+        assert_eq!(cells, [&rate[..], &ratio, &cpu, &ratio, &["108"]].concat());
+        assert!(text.contains("goal: tunnel/60: at least 80 Mpps: 225, reached"), "{text}");
+    }
+
+    #[test]
+    fn every_time_has_a_line_in_the_history_and_so_has_the_ratio_to_the_bare_loop() {
+        let lines = history_lines(&example("--only swap,recovery,interlink/60"));
+        let line = |key: &str| {
+            let line = lines.iter().find(|line| line.benchmark == key).expect(key);
+            (line.unit.as_str(), line.samples.clone())
+        };
+        assert_eq!(lines.len(), 8);
+        assert_eq!(line("interlink/60/copy"), ("ns", vec![4.0, 5.0]));
+        assert_eq!(line("swap/c-loop"), ("ns", vec![2.0, 2.5]));
+        assert_eq!(line("swap/ratio"), ("ratio", vec![2.0, 2.0]));
+        assert_eq!(line("recovery"), ("ns", vec![2e6, 3e6, 2e6, 3e6]));
+        assert_eq!(line("recovery/gap").1.len() + line("recovery/quiet-gap").1.len(), 8);
+    }
 }

@@ -1,54 +1,98 @@
 //! `caravan bench erlang`: measures Erlang nodes that call each other, over TCP and over Caravan.
 
+mod carried;
 mod cluster;
-mod results;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::args::{Erlang, ErlangTransport, Pin};
-use crate::erlang::cluster::{Cluster, ErlangModules, NodeCommand, NodeReply, Recipe, plain};
-use crate::erlang::results::{Carried, ErlangLinkTotals, ErlangResults, SentWork};
+use crate::chart::{CARAVAN, PEER, VARIANT};
+use crate::erlang::carried::{Carried, ErlangLinkTotals, SentWork, carrier};
+use crate::erlang::cluster::{Cluster, ErlangModules, NodeCommand, Recipe, plain};
 use crate::error::Error;
 use crate::interrupt::Interrupt;
-use crate::machine::Machine;
 use crate::output::BenchProgress;
-use crate::{output, placement};
+use crate::placement;
+use crate::report::{self, Case, Contender, Figure, Report, Sample, Shown};
 
-/// Measures all rounds, then prints the table and writes the files.
+const RPC: [Figure; 4] = [
+    Figure::new("per_s", "RPCs/s", Shown::Chart),
+    Figure::new("cpu_us", "CPU us per RPC", Shown::Chart),
+    Figure::new("user_us", "user", Shown::Median),
+    Figure::new("system_us", "system", Shown::Median),
+];
+const PING: [Figure; 3] = [P50, P99, Figure::new("cores", "cores busy", Shown::Median)];
+const STREAM: [Figure; 1] = [Figure::new("gb_per_s", "GB/s", Shown::Chart)];
+const BEHIND: [Figure; 2] = [P50, P99];
+const P50: Figure = Figure::new("p50_us", "p50 us", Shown::Chart);
+const P99: Figure = Figure::new("p99_us", "p99 us", Shown::Spread);
+
+/// Measures all rounds, and reports.
 pub fn run(args: &Erlang) -> Result<(), Error> {
-    let plan = ErlangPlan::of(args);
-    for (i, &transport) in plan.transports.iter().enumerate() {
-        if plan.transports[..i].contains(&transport) {
-            return Err(Error::TransportTwice(transport));
+    for (i, transport) in args.transports.iter().enumerate() {
+        if args.transports[..i].contains(transport) {
+            return Err(Error::Sentence(format!(
+                "`--transports` names {transport} twice: each transport is measured once in every round"
+            )));
         }
     }
-    let modules =
-        ErlangModules::find(plan.transports.iter().any(|&transport| transport != ErlangTransport::Tcp))?;
+    let modules = ErlangModules::find(args.transports.iter().any(|&one| one != ErlangTransport::Tcp))?;
     let interrupt = Interrupt::watch()?;
-    let machine = Machine::here();
+    let title = format!(
+        "Erlang distribution: {} nodes, {} processes for each ordered pair, +S {}",
+        args.nodes, args.processes, args.schedulers
+    );
+    let mut report = Report::begin("erlang", args.rounds, title, Value::Null);
     let begin = Instant::now();
-    let rounds = measure_all(args, &plan, &modules, &interrupt)?;
-    let results = ErlangResults::of(args, &plan, machine, &rounds, begin.elapsed());
-    let chart = results.chart();
-    output::all(&results.text(), &results, &chart, &args.json, &args.svg, Path::new(""))
+    let steps = steps(args);
+    let mut cases = cases(args, &steps);
+    let measured = measure_all(args, &steps, &modules, &interrupt, &mut cases)?;
+    report.add(&cases);
+    report.title.push_str(&format!(", OTP {}", measured.otp));
+    report.facts = json!({
+        "otp": measured.otp, "nodes": args.nodes, "processes_per_ordered_pair": args.processes,
+        "seconds": args.seconds.as_secs_f64(), "schedulers": args.schedulers,
+        "pin": format!("{:?}", args.pin).to_lowercase(), "erl_flags": args.erl_flags,
+        "took_seconds": begin.elapsed().as_secs_f64(), "carried": measured.carried,
+    });
+    let carried = "Carried, by the links' own counters (all rounds, both directions):";
+    report.notes.push(carried.to_owned());
+    report
+        .notes
+        .extend(measured.carried.iter().map(|(name, carried)| format!("  {name}: {}", carried.text())));
+    report.notes.push(format!("Took {:.0} s.", begin.elapsed().as_secs_f64()));
+    report.write(&args.files, Path::new(""))
 }
 
+/// What all rounds together have found beside their figures.
+#[derive(Default)]
+struct AllRounds {
+    otp: String,
+    /// The traffic by transport.
+    carried: BTreeMap<&'static str, Carried>,
+}
+
+/// Measures every transport in every round, and adds the samples to the cases. The cases of a transport are measured
+/// together, because each needs the same nodes.
 fn measure_all(
     args: &Erlang,
-    plan: &ErlangPlan,
+    steps: &[ErlangStep],
     modules: &ErlangModules,
     interrupt: &Interrupt,
-) -> Result<Vec<(ErlangTransport, Round)>, Error> {
-    let turns = plan.rounds * plan.transports.len();
-    let mut progress = BenchProgress::new(turns * plan.step_count());
-    let mut rounds = Vec::with_capacity(turns);
-    for number in 0..plan.rounds {
-        for transport in plan.order(number) {
-            progress.round(format!("round {} of {}, {}", number + 1, plan.rounds, transport.name()));
+    cases: &mut [Case],
+) -> Result<AllRounds, Error> {
+    let count = args.transports.len();
+    let mut progress = BenchProgress::new(args.rounds * count * (cases.len() + 1));
+    let mut all = AllRounds::default();
+    for number in 0..args.rounds {
+        let mut samples = vec![BTreeMap::new(); count];
+        for place in report::order(count, number) {
+            let transport = args.transports[place];
+            progress.round(format!("round {} of {}, {}", number + 1, args.rounds, transport.name()));
             let recipe = Recipe {
                 erl: args.erl.clone(),
                 modules: modules.clone(),
@@ -56,10 +100,16 @@ fn measure_all(
                 schedulers: args.schedulers.get(),
                 flags: args.erl_flags.clone(),
             };
-            rounds.push((transport, measure(plan, &recipe, interrupt, &progress)?));
+            let round = measure(args, steps, &recipe, interrupt, &progress)?;
+            samples[place] = round.samples;
+            all.otp = round.otp;
+            all.carried.entry(transport.name()).or_default().add(&round.carried);
+        }
+        for case in &mut *cases {
+            case.add(samples.iter_mut().map(|own| own.remove(&case.key).unwrap_or_default()).collect());
         }
     }
-    Ok(rounds)
+    Ok(all)
 }
 
 /// Seconds before RPCs are counted, so that connections, heaps and the processors' clocks settle.
@@ -71,219 +121,139 @@ const STREAM_1MB_PART: f64 = 0.4;
 const STREAM_64MB_PART: f64 = 0.6;
 const BEHIND_PART: f64 = 0.6;
 
-/// The plan of a measurement.
-#[derive(Clone, Debug)]
-pub struct ErlangPlan {
-    pub nodes: usize,
-    pub processes: usize,
-    pub rounds: usize,
-    pub transports: Vec<ErlangTransport>,
-    pub seconds: Duration,
-    pub warm_up: Duration,
-    /// The sizes of the cluster in which RPCs are counted, the largest first.
-    pub sizes: Vec<usize>,
-    pub cores: Vec<usize>,
-    /// A core for each side of a pair, if there are two.
-    pub apart: Option<(usize, usize)>,
-    pub pin: Pin,
-    pub streams: Vec<BinaryStream>,
-    pub behind: BinaryStream,
+/// A case, as the nodes carry it out.
+#[derive(Debug)]
+struct ErlangStep {
+    key: String,
+    title: String,
+    figures: &'static [Figure],
+    work: NodeWork,
+    time: Duration,
+    /// The cores of the nodes, in turn; the kernel's choice if there are none.
+    cores: Vec<usize>,
+}
+
+/// What the nodes do.
+#[derive(Clone, Copy, Debug)]
+enum NodeWork {
+    /// Each of so many nodes calls every other one of them.
+    Rpcs { nodes: usize },
+    /// A lone ping-pong between the first two nodes.
+    Pings,
+    /// Binaries from the first node to the second.
+    Stream(BinaryStream),
+    /// A ping-pong beside them.
+    PingsBehind(BinaryStream),
 }
 
 /// A stream of binaries in one direction.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct BinaryStream {
-    pub binary_bytes: u64,
+#[derive(Clone, Copy, Debug)]
+struct BinaryStream {
+    megabytes: u64,
     /// The number of binaries that may be unacknowledged.
-    pub in_flight: u32,
-    #[serde(skip)]
-    part: f64,
+    in_flight: u32,
 }
 
-/// The direction in which a figure gets better.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Better {
-    Higher,
-    Lower,
+/// Returns all steps in their order.
+fn steps(args: &Erlang) -> Vec<ErlangStep> {
+    let all = placement::cores();
+    let shared = vec![all[0]; 2];
+    let pair = placement::pair(&all).map(|pair| vec![pair.first, pair.second]);
+    let each = pair.clone().unwrap_or_else(|| shared.clone());
+    let step = |key: String, title: String, figures, work, part, cores: &[usize]| {
+        let (time, cores) = (args.seconds.mul_f64(part), cores.to_vec());
+        ErlangStep { key, title, figures, work, time, cores }
+    };
+    let mut steps = Vec::new();
+    let spread = if args.pin == Pin::Spread { &all[..] } else { &[] };
+    for nodes in [args.nodes, 2].into_iter().take(if args.nodes > 2 { 2 } else { 1 }) {
+        let title = format!("RPCs, {nodes} nodes");
+        steps.push(step(format!("rpc{nodes}"), title, &RPC[..], NodeWork::Rpcs { nodes }, 1.0, spread));
+    }
+    if let Some(pair) = &pair {
+        let title = "RTT, a core each".to_owned();
+        steps.push(step("rtt_apart".to_owned(), title, &PING[..], NodeWork::Pings, PING_PART, pair));
+    }
+    let title = "RTT, sharing a core".to_owned();
+    steps.push(step("rtt_shared".to_owned(), title, &PING[..], NodeWork::Pings, PING_PART, &shared));
+    for (megabytes, in_flight, part) in [(1, 8, STREAM_1MB_PART), (64, 2, STREAM_64MB_PART)] {
+        let work = NodeWork::Stream(BinaryStream { megabytes, in_flight });
+        let (key, title) = (format!("stream_{megabytes}mb"), format!("{megabytes} MB binaries"));
+        steps.push(step(key, title, &STREAM[..], work, part, &each));
+    }
+    let work = NodeWork::PingsBehind(BinaryStream { megabytes: 16, in_flight: 2 });
+    let title = "RTT behind 16 MB stream".to_owned();
+    steps.push(step("behind".to_owned(), title, &BEHIND[..], work, BEHIND_PART, &each));
+    steps
 }
 
-/// A row of the table.
-#[derive(Clone, Debug, Serialize)]
-pub struct ErlangFigure {
-    #[serde(skip)]
-    pub key: String,
-    pub title: String,
-    pub unit: &'static str,
-    pub better: Better,
+/// Returns the cases of the steps, whose contenders are the transports.
+fn cases(args: &Erlang, steps: &[ErlangStep]) -> Vec<Case> {
+    let contender = |(place, transport): (usize, &ErlangTransport)| {
+        let (name, carrier) = (transport.name(), carrier(*transport));
+        let title = if carrier == name { name.to_owned() } else { format!("{name} ({carrier})") };
+        Contender::new(name, title, [PEER, CARAVAN, VARIANT][place % 3])
+    };
+    let contenders: Vec<_> = args.transports.iter().enumerate().map(contender).collect();
+    let case = |step: &ErlangStep| Case::new(&step.key, &step.title, step.figures, contenders.clone());
+    steps.iter().map(case).collect()
 }
 
-impl ErlangPlan {
-    pub fn of(args: &Erlang) -> Self {
-        let cores = placement::cores();
-        let stream = |binary_bytes, in_flight, part| BinaryStream { binary_bytes, in_flight, part };
-        Self {
-            nodes: args.nodes,
-            processes: args.processes,
-            rounds: args.rounds,
-            transports: args.transports.clone(),
-            seconds: args.seconds,
-            warm_up: args.seconds.mul_f64(WARM_UP),
-            sizes: if args.nodes > 2 { vec![args.nodes, 2] } else { vec![2] },
-            apart: placement::pair(&cores),
-            cores,
-            pin: args.pin,
-            streams: vec![stream(1_000_000, 8, STREAM_1MB_PART), stream(64_000_000, 2, STREAM_64MB_PART)],
-            behind: stream(16_000_000, 2, BEHIND_PART),
-        }
-    }
-
-    /// Returns the time of a ping step.
-    pub fn ping_time(&self) -> Duration {
-        self.seconds.mul_f64(PING_PART)
-    }
-
-    pub fn stream_time(&self, stream: &BinaryStream) -> Duration {
-        self.seconds.mul_f64(stream.part)
-    }
-
-    /// Returns the number of steps of one transport in one round, for the progress bar; the start is one.
-    pub fn step_count(&self) -> usize {
-        1 + self.sizes.len() + usize::from(self.apart.is_some()) + 1 + self.streams.len() + 1
-    }
-
-    /// Returns the transports in the order of this round: each comes first as often as last, so a machine that grows
-    /// slower favours none.
-    pub fn order(&self, round: usize) -> Vec<ErlangTransport> {
-        let mut order = self.transports.clone();
-        if round % 2 == 1 {
-            order.reverse();
-        }
-        order
-    }
-
-    /// Returns the rows of the table.
-    pub fn figures(&self) -> Vec<ErlangFigure> {
-        use Better::{Higher, Lower};
-        let mut rows = Vec::new();
-        let mut row = |key: String, title: String, unit, better| {
-            rows.push(ErlangFigure { key, title, unit, better });
-        };
-        for size in &self.sizes {
-            row(format!("rpc{size}_per_s"), format!("RPCs, {size} nodes"), "1/s", Higher);
-            row(format!("rpc{size}_cpu_us"), format!("CPU per RPC, {size} nodes"), "us", Lower);
-            row(format!("rpc{size}_user_us"), "  of it user".into(), "us", Lower);
-            row(format!("rpc{size}_system_us"), "  of it system".into(), "us", Lower);
-        }
-        for (key, title) in self.pings() {
-            row(format!("{key}_p50_us"), format!("{title} p50"), "us", Lower);
-            row(format!("{key}_p99_us"), "  p99".into(), "us", Lower);
-            row(format!("{key}_cores"), "  cores busy".into(), "", Lower);
-        }
-        for stream in &self.streams {
-            let title = format!("{} binaries", stream.size());
-            row(stream.key(), title, "GB/s", Higher);
-        }
-        let title = format!("RTT behind {} stream p50", self.behind.size());
-        row("behind_p50_us".into(), title, "us", Lower);
-        row("behind_p99_us".into(), "  p99".into(), "us", Lower);
-        rows
-    }
-
-    /// Returns key and title of each kind of lone round trip.
-    pub fn pings(&self) -> Vec<(&'static str, &'static str)> {
-        let apart = self.apart.map(|_| ("rtt_apart", "RTT, a core each,"));
-        apart.into_iter().chain([("rtt_shared", "RTT, sharing a core,")]).collect()
-    }
-}
-
-impl BinaryStream {
-    pub fn key(&self) -> String {
-        format!("stream_{}mb_gb_per_s", self.binary_bytes / 1_000_000)
-    }
-
-    pub fn size(&self) -> String {
-        format!("{} MB", self.binary_bytes / 1_000_000)
-    }
-}
-
-/// The results of one round.
-#[derive(Clone, Debug)]
-pub struct Round {
-    /// Figures by their key.
-    pub figures: BTreeMap<String, f64>,
-    pub carried: Carried,
-    pub otp: String,
+/// The results of one transport in one round.
+struct Round {
+    /// The samples by their case.
+    samples: BTreeMap<String, Vec<Sample>>,
+    carried: Carried,
+    otp: String,
 }
 
 /// Measures one transport once.
-pub fn measure(
-    plan: &ErlangPlan,
+fn measure(
+    args: &Erlang,
+    steps: &[ErlangStep],
     recipe: &Recipe,
     interrupt: &Interrupt,
     progress: &BenchProgress,
 ) -> Result<Round, Error> {
     progress.step("nodes start");
-    let cluster = Cluster::start(recipe, plan.nodes, interrupt)?;
-    let mut round =
-        Measurement { plan, progress, cluster, figures: BTreeMap::new(), work: SentWork::default() };
+    let cluster = Cluster::start(recipe, args.nodes, interrupt)?;
+    let mut round = Measurement { args, cluster, work: SentWork::default() };
     let before = round.links()?;
-    for &size in &plan.sizes {
-        round.rpc(size)?;
+    let mut samples = BTreeMap::new();
+    for step in steps {
+        progress.step(&step.title);
+        round.place(&step.cores)?;
+        let taken = match step.work {
+            NodeWork::Rpcs { nodes } => round.rpc(nodes)?,
+            work => round.lone(work, step.time)?,
+        };
+        samples.insert(step.key.clone(), taken);
     }
-    if let Some((a, b)) = plan.apart {
-        round.place(&[a, b])?;
-        round.ping("rtt_apart", "round trips, a core each")?;
-    }
-    round.place(&[plan.cores[0], plan.cores[0]])?;
-    round.ping("rtt_shared", "round trips, sharing a core")?;
-    let (a, b) = plan.apart.unwrap_or((plan.cores[0], plan.cores[0]));
-    round.place(&[a, b])?;
-    for stream in &plan.streams {
-        round.stream(stream)?;
-    }
-    round.behind(&plan.behind)?;
     let after = round.links()?;
     let carried = Carried::between(&before, &after, round.work, recipe.transport)?;
-    Ok(Round { figures: round.figures, carried, otp: round.cluster.otp.clone() })
+    Ok(Round { samples, carried, otp: round.cluster.otp.clone() })
 }
 
 struct Measurement<'a> {
-    plan: &'a ErlangPlan,
-    progress: &'a BenchProgress,
+    args: &'a Erlang,
     cluster: Cluster,
-    figures: BTreeMap<String, f64>,
     work: SentWork,
 }
 
 impl Measurement<'_> {
-    fn figure(&mut self, key: String, value: f64) {
-        self.figures.insert(key, value);
-    }
-
-    /// Puts node n on the n-th of these cores, in turn.
+    /// Puts node n on the n-th of these cores, in turn, if there are any.
     fn place(&self, cores: &[usize]) -> Result<(), Error> {
-        (0..self.plan.nodes)
-            .try_for_each(|node| placement::pin(self.cluster.pid(node), &[cores[node % cores.len()]]))
+        let nodes = (0..self.args.nodes).zip(cores.iter().cycle());
+        nodes.into_iter().try_for_each(|(node, &core)| placement::pin(self.cluster.pid(node), &[core]))
     }
 
     /// Has each of the first `size` nodes call every other one of them.
-    fn rpc(&mut self, size: usize) -> Result<(), Error> {
-        self.progress.step(&format!("RPCs, {size} nodes"));
-        if self.plan.pin == Pin::Spread {
-            self.place(&self.plan.cores)?;
-        }
-        let (warm_up, window) = (self.plan.warm_up, self.plan.seconds);
-        let command = |node: usize| NodeCommand {
-            node,
-            line: format!(
-                "rpc {} {} {} {}",
-                self.plan.processes,
-                warm_up.as_millis(),
-                window.as_millis(),
-                self.cluster.others(node, size)
-            ),
-            watch: vec![node],
+    fn rpc(&mut self, size: usize) -> Result<Vec<Sample>, Error> {
+        let (warm_up, window) = (self.args.seconds.mul_f64(WARM_UP), self.args.seconds);
+        let command = |node: usize| {
+            let (processes, others) = (self.args.processes, self.cluster.others(node, size));
+            let line = format!("rpc {processes} {} {} {others}", warm_up.as_millis(), window.as_millis());
+            NodeCommand { node, line, watch: vec![node] }
         };
         let commands: Vec<_> = (0..size).map(command).collect();
         let replies = self.cluster.ask(&commands, warm_up + window)?;
@@ -294,61 +264,44 @@ impl Measurement<'_> {
             system += reply.cores.system;
             self.work.rpcs += reply.number("rpcs_total")? as u64;
         }
-        self.figure(format!("rpc{size}_per_s"), per_s);
-        self.figure(format!("rpc{size}_cpu_us"), (user + system) / per_s * 1e6);
-        self.figure(format!("rpc{size}_user_us"), user / per_s * 1e6);
-        self.figure(format!("rpc{size}_system_us"), system / per_s * 1e6);
-        Ok(())
+        Ok(vec![
+            Sample::new("per_s", per_s),
+            Sample::new("cpu_us", (user + system) / per_s * 1e6),
+            Sample::new("user_us", user / per_s * 1e6),
+            Sample::new("system_us", system / per_s * 1e6),
+        ])
     }
 
-    /// Runs a lone ping-pong between the first two nodes, which the caller has placed.
-    fn ping(&mut self, key: &str, title: &str) -> Result<(), Error> {
-        self.progress.step(title);
-        let time = self.plan.ping_time();
-        let line = format!("ping {} {}", self.cluster.name(1), time.as_millis());
-        let reply = self.ask_first(line, time)?;
-        self.figure(format!("{key}_p50_us"), reply.number("p50_ns")? / 1e3);
-        self.figure(format!("{key}_p99_us"), reply.number("p99_ns")? / 1e3);
-        self.figure(format!("{key}_cores"), reply.cores.user + reply.cores.system);
-        self.work.pings += reply.number("pings")? as u64;
-        Ok(())
-    }
-
-    fn stream(&mut self, stream: &BinaryStream) -> Result<(), Error> {
-        self.progress.step(&format!("{} binaries", stream.size()));
-        let time = self.plan.stream_time(stream);
-        let reply = self.ask_first(self.stream_line("stream", stream, time), time)?;
-        self.figure(stream.key(), reply.number("bytes")? / reply.number("wall_ns")?);
-        self.work.streamed_bytes += reply.number("bytes_total")? as u64;
-        Ok(())
-    }
-
-    fn behind(&mut self, stream: &BinaryStream) -> Result<(), Error> {
-        self.progress.step(&format!("round trips behind a {} stream", stream.size()));
-        let time = self.plan.stream_time(stream);
-        let reply = self.ask_first(self.stream_line("ping_behind", stream, time), time)?;
-        self.figure("behind_p50_us".into(), reply.number("p50_ns")? / 1e3);
-        self.figure("behind_p99_us".into(), reply.number("p99_ns")? / 1e3);
-        self.work.pings += reply.number("pings")? as u64;
-        self.work.streamed_bytes += reply.number("bytes_total")? as u64;
-        Ok(())
-    }
-
-    fn stream_line(&self, command: &str, stream: &BinaryStream, time: Duration) -> String {
-        let BinaryStream { binary_bytes, in_flight, .. } = stream;
+    /// Has the first two nodes work alone.
+    fn lone(&mut self, work: NodeWork, time: Duration) -> Result<Vec<Sample>, Error> {
         let peer = self.cluster.name(1);
-        format!("{command} {peer} {binary_bytes} {in_flight} {}", time.as_millis())
-    }
-
-    /// Sends a command to the first node, whose peer is the second.
-    fn ask_first(&mut self, line: String, time: Duration) -> Result<NodeReply, Error> {
-        let command = NodeCommand { node: 0, line, watch: vec![0, 1] };
-        Ok(self.cluster.ask(&[command], time)?.remove(0))
+        let (command, stream) = match work {
+            NodeWork::Stream(stream) => ("stream", Some(stream)),
+            NodeWork::PingsBehind(stream) => ("ping_behind", Some(stream)),
+            NodeWork::Pings | NodeWork::Rpcs { .. } => ("ping", None),
+        };
+        let binaries = stream.map_or_else(String::new, |BinaryStream { megabytes, in_flight }| {
+            format!(" {} {in_flight}", megabytes * 1_000_000)
+        });
+        let line = format!("{command} {peer}{binaries} {}", time.as_millis());
+        let reply = self.cluster.ask(&[NodeCommand { node: 0, line, watch: vec![0, 1] }], time)?.remove(0);
+        if stream.is_some() {
+            self.work.streamed_bytes += reply.number("bytes_total")? as u64;
+        }
+        if let NodeWork::Stream(_) = work {
+            return Ok(vec![Sample::new("gb_per_s", reply.number("bytes")? / reply.number("wall_ns")?)]);
+        }
+        self.work.pings += reply.number("pings")? as u64;
+        Ok(vec![
+            Sample::new("p50_us", reply.number("p50_ns")? / 1e3),
+            Sample::new("p99_us", reply.number("p99_ns")? / 1e3),
+            Sample::new("cores", reply.cores.user + reply.cores.system),
+        ])
     }
 
     /// Reads the counters of all links, from each of their ends.
     fn links(&mut self) -> Result<ErlangLinkTotals, Error> {
-        let count = self.plan.nodes;
+        let count = self.args.nodes;
         let line = |node| plain(node, format!("links {}", self.cluster.others(node, count)));
         let commands: Vec<_> = (0..count).map(line).collect();
         let replies = self.cluster.ask(&commands, Duration::ZERO)?;
@@ -366,43 +319,31 @@ mod tests {
     use crate::args::BenchCommand;
     use crate::args::tests::parse;
 
-    fn plan(line: &str) -> ErlangPlan {
+    fn args(line: &str) -> Erlang {
         let BenchCommand::Erlang(args) = parse(&format!("erlang {line}")) else { panic!("not erlang") };
-        ErlangPlan::of(&args)
+        args
     }
 
     #[test]
-    fn two_nodes_are_measured_beside_more() {
-        assert_eq!(plan("").sizes, [4, 2]);
-        assert_eq!(plan("--nodes 2").sizes, [2]);
-    }
-
-    #[test]
-    fn transports_take_turns_at_being_first() {
-        let plan = plan("--transports tcp,caravan");
-        assert_eq!(plan.order(0), [ErlangTransport::Tcp, ErlangTransport::Caravan]);
-        assert_eq!(plan.order(1), [ErlangTransport::Caravan, ErlangTransport::Tcp]);
-    }
-
-    #[test]
-    fn keys_of_figures_are_unique() {
-        let mut keys: Vec<_> = plan("").figures().into_iter().map(|row| row.key).collect();
-        let count = keys.len();
-        keys.sort();
-        keys.dedup();
-        assert_eq!(keys.len(), count);
+    fn two_nodes_are_measured_beside_more_and_keys_are_unique() {
+        let args = args("");
+        let cases = cases(&args, &steps(&args));
+        let keys: std::collections::BTreeSet<_> = cases.iter().map(|case| case.key.as_str()).collect();
+        assert_eq!((keys.len(), cases[0].contenders[1].title.as_str()), (cases.len(), "caravan (shm)"));
+        assert!(keys.contains("rpc4") && keys.contains("rpc2"), "{keys:?}");
+        let two = steps(&self::args("--nodes 2"));
+        assert_eq!(two.iter().filter(|step| step.key.starts_with("rpc")).count(), 1);
     }
 
     #[test]
     fn the_demo_fits_into_three_minutes() {
-        let plan = plan("");
-        let rpcs = (plan.warm_up + plan.seconds).mul_f64(plan.sizes.len() as f64);
-        let pings = plan.ping_time() * 2;
-        let streams: Duration = plan.streams.iter().map(|stream| plan.stream_time(stream)).sum();
-        let behind = plan.stream_time(&plan.behind);
+        let args = args("");
+        let steps = steps(&args);
+        let rpcs = steps.iter().filter(|step| matches!(step.work, NodeWork::Rpcs { .. })).count();
+        let measured: Duration = steps.iter().map(|step| step.time).sum();
         // A generous allowance for the rest: nodes start and end, streams warm up, other work takes cores.
-        let round = rpcs + pings + streams + behind + Duration::from_millis(1500);
-        let whole = round * (plan.rounds * plan.transports.len()) as u32;
-        assert!(plan.rounds >= 9 && whole < Duration::from_secs(150), "{whole:?}");
+        let round = measured + args.seconds.mul_f64(WARM_UP * rpcs as f64) + Duration::from_millis(1500);
+        let whole = round * (args.rounds * args.transports.len()) as u32;
+        assert!(args.rounds >= 9 && whole < Duration::from_secs(150), "{whole:?}");
     }
 }

@@ -1,9 +1,10 @@
 //! The errors of a benchmark, as sentences for the person at the terminal.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::args::ErlangTransport;
+use crate::placement::CorePair;
 
 /// The result of a benchmark.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -19,26 +20,11 @@ pub enum Error {
          CARAVAN_ERLANG_DIR to the folder that holds erlang/ebin and bench/erlang/ebin"
     )]
     ModulesMissing { searched: String },
-    #[error("`--transports` names {0} twice: each transport is measured once in every round")]
-    TransportTwice(ErlangTransport),
     #[error(
         "cannot start `{program}`: {source}. Install Erlang/OTP 25 or later (on Debian: apt \
          install erlang-base), or name the program with --erl"
     )]
     ErlMissing { program: String, source: io::Error },
-    #[error("node {node} ended unasked{when}. Its last words:\n{log}")]
-    NodeEnded { node: String, when: String, log: String },
-    #[error(
-        "node {node} did not answer `{command}` within {seconds} s: it hangs, or the machine is \
-         overloaded. Its last words:\n{log}"
-    )]
-    NodeSilent { node: String, command: String, seconds: u64, log: String },
-    #[error("node {node} failed at `{command}`: {reason}")]
-    NodeFailed { node: String, command: String, reason: String },
-    #[error(
-        "node {node} answered `{command}` without a usable `{key}`: {answer}. Rebuild: the modules and this program are of different versions"
-    )]
-    NodeUnclear { node: String, command: String, key: String, answer: String },
     #[error(
         "the {asked} round was not carried by what was asked: {what}. No figure of this run \
          can be trusted, so none is written"
@@ -71,9 +57,9 @@ pub enum Error {
     #[error("no benchmark is called {name}: there are {names}")]
     NoBenchmark { name: String, names: String },
     #[error(
-        "between cores {0} and {1} the distance changed within every sample, {2} times in a row: the machine moves its cores about. Try again when it is less busy"
+        "between cores {0} the distance changed within every round, {1} times in a row: the machine moves its cores about. Try again when it is less busy"
     )]
-    Unsteady(usize, usize, usize),
+    Unsteady(CorePair, usize),
     #[error("{path}, line {line}: {reason}. Remove that line, or name another file with --history", path = path.display())]
     History { path: PathBuf, line: usize, reason: String },
     #[error("{0}")]
@@ -82,8 +68,6 @@ pub enum Error {
     Regressions(usize),
     #[error("{0}")]
     Engine(#[from] caravan_engine::Error),
-    #[error("the RDMA benchmark failed: {0}")]
-    Rdma(String),
     #[error("{0}")]
     Fabric(#[from] caravan_fabric::Error),
     #[error("the ring is broken: {0}")]
@@ -94,4 +78,12 @@ pub enum Error {
     System { call: &'static str, source: io::Error },
     #[error("interrupted")]
     Interrupted,
+}
+
+impl Error {
+    /// Returns what makes the error of an operation on a file, for `map_err`.
+    pub(crate) fn file(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
+        let path = path.to_owned();
+        move |source| Self::File { what, path, source }
+    }
 }

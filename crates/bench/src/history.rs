@@ -1,6 +1,7 @@
 //! The history of results: a file to which each run adds a line for each figure, and which
 //! `caravan bench compare` reads.
 
+use std::fmt::{self, Display, Formatter};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -55,6 +56,13 @@ impl From<&Machine> for HistoryHost {
     }
 }
 
+impl Display for HistoryHost {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self { processor, cores, kernel, system } = self;
+        write!(f, "{cores} x {processor}, Linux {kernel}, {system}")
+    }
+}
+
 impl HistoryHost {
     /// True if the figures of both can be compared: a kernel update does not make another machine.
     pub fn same(&self, other: &Self) -> bool {
@@ -63,11 +71,14 @@ impl HistoryHost {
 }
 
 /// What all lines of a run have in common.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct HistoryRun {
     pub date: String,
     pub commit: Option<String>,
+    pub caravan: &'static str,
+    #[serde(skip)]
     name: String,
+    #[serde(skip)]
     machine: HistoryHost,
 }
 
@@ -75,7 +86,7 @@ impl HistoryRun {
     pub fn begin(machine: &Machine) -> Self {
         let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
         let name = format!("{date}/{}", std::process::id());
-        Self { date, commit: commit(), name, machine: machine.into() }
+        Self { date, commit: commit(), caravan: env!("CARGO_PKG_VERSION"), name, machine: machine.into() }
     }
 
     pub fn line(&self, benchmark: &str, placement: &str, unit: &str, samples: &[f64]) -> HistoryLine {
@@ -84,7 +95,7 @@ impl HistoryRun {
             run: self.name.clone(),
             date: self.date.clone(),
             commit: self.commit.clone(),
-            caravan: env!("CARGO_PKG_VERSION").into(),
+            caravan: self.caravan.into(),
             machine: self.machine.clone(),
             benchmark: benchmark.into(),
             placement: placement.into(),
@@ -99,24 +110,21 @@ pub fn append(path: &Path, lines: &[HistoryLine]) -> Result<(), Error> {
     if output::is_none(path) {
         return Ok(());
     }
-    let failed = |what| move |source| Error::File { what, path: path.to_owned(), source };
-    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        fs::create_dir_all(folder).map_err(failed("make the folder of"))?;
-    }
+    output::folder_of(path)?;
     let mut text = String::new();
     for line in lines {
         text.push_str(&serde_json::to_string(line).map_err(|error| Error::Output(error.into()))?);
         text.push('\n');
     }
-    let mut file = OpenOptions::new().append(true).create(true).open(path).map_err(failed("open"))?;
+    let mut file =
+        OpenOptions::new().append(true).create(true).open(path).map_err(Error::file("open", path))?;
     // A single write: two runs that end at once do not mix their lines.
-    file.write_all(text.as_bytes()).map_err(failed("write to"))
+    file.write_all(text.as_bytes()).map_err(Error::file("write to", path))
 }
 
 /// Reads all lines of the file, oldest first. Lines of another schema are left out.
 pub fn read(path: &Path) -> Result<Vec<HistoryLine>, Error> {
-    let text = fs::read_to_string(path);
-    let text = text.map_err(|source| Error::File { what: "read", path: path.to_owned(), source })?;
+    let text = fs::read_to_string(path).map_err(Error::file("read", path))?;
     let mut lines = Vec::new();
     for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let broken = |error: serde_json::Error| Error::History {
@@ -158,7 +166,13 @@ pub mod tests {
     pub fn line(run: &str, commit: &str, cores: usize, benchmark: &str, samples: &[f64]) -> HistoryLine {
         let machine =
             HistoryHost { processor: "P".into(), cores, kernel: "6.1".into(), system: "Linux".into() };
-        let run = HistoryRun { date: run.into(), commit: Some(commit.into()), name: run.into(), machine };
+        let run = HistoryRun {
+            date: run.into(),
+            commit: Some(commit.into()),
+            caravan: "0.1.0",
+            name: run.into(),
+            machine,
+        };
         run.line(benchmark, "near", "ns", samples)
     }
 

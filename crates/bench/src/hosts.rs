@@ -2,25 +2,47 @@
 
 mod bed;
 mod cpu;
-mod report;
 mod tool;
 
 use std::fmt::Write as _;
 use std::path::Path;
 
+use serde_json::json;
+
 use crate::args::{PipeBench, PipeNetwork};
+use crate::chart::{CARAVAN, PEER};
 use crate::error::Error;
 use crate::hosts::bed::{Bed, Net};
-use crate::hosts::report::{CaseResult, PipeResults, ToolSeries};
 use crate::hosts::tool::{PipeTool, ShellLine};
 use crate::interrupt::Interrupt;
+use crate::number::binary;
 use crate::output;
-use crate::output::BenchProgress;
+use crate::report::{self, Bound, Case, Contender, Figure, Goal, Report, Sample, Shown};
 
 /// The default number of bytes of a stream.
 const BYTES: u64 = 2 << 30;
 
-/// Measures, prints the tables, and writes the files.
+/// The rate of the line of `veth-10g`, in GB/s.
+const LINE_GB_PER_S: f64 = 1.25;
+
+/// The figures of a stream through a line: those of [`STREAMS`], and its part of the line.
+const LINE: [Figure; 5] = {
+    let [rate, cpu, machine, wall] = STREAMS;
+    [rate, Figure::new("percent_of_line", "% of line", Shown::Median), cpu, machine, wall]
+};
+const STREAMS: [Figure; 4] = [
+    Figure::new("gb_per_s", "GB/s", Shown::Chart),
+    Figure::new("cpu_s_per_gb", "CPU s/GB", Shown::Median),
+    Figure::new("machine_cpu_s_per_gb", "machine", Shown::Median),
+    Figure::new("wall_s", "s in all", Shown::Median),
+];
+const STARTS: [Figure; 3] = [
+    Figure::new("wall_s", "s", Shown::Chart),
+    Figure::new("cpu_s", "CPU s", Shown::Median),
+    Figure::new("machine_cpu_s", "machine", Shown::Median),
+];
+
+/// Measures and reports.
 pub fn run(args: &PipeBench) -> Result<(), Error> {
     if args.list {
         return list();
@@ -29,27 +51,40 @@ pub fn run(args: &PipeBench) -> Result<(), Error> {
     let interrupt = Interrupt::watch()?;
     cpu::adopt()?;
     let bytes = args.bytes.unwrap_or(BYTES).next_multiple_of(8).max(8);
-    let mut results = PipeResults::new(args.rounds, bytes);
+    let title = format!("Pipes of {} from one host to another", binary(bytes));
+    let mut report = Report::begin("pipe", args.rounds, title, json!({ "bytes": bytes }));
+    let about = "CPU: processes of both ends; machine: all of it, kernel threads included.";
+    report.notes.push(about.to_owned());
     let bed = match cases.iter().any(|case| case.needs_hosts()) {
-        true => Some(Bed::new(network(args, &mut results.notes)?, bytes, &interrupt)?),
+        true => Some(Bed::new(network(args, &mut report.notes)?, bytes, &interrupt)?),
         false => None,
     };
-    let tools = tools(&cases, &mut results.notes);
+    let tools = tools(&cases, &mut report.notes);
     for case in cases {
-        let result = match (case, &bed) {
+        let measured = match (case, &bed) {
             (PipeCase::SameHost, _) => lines(args, case, &ShellLine::same_host(bytes), &interrupt)?,
-            (PipeCase::Veth, Some(bed)) => Some(streams(args, case, &tools, bed)?),
-            (PipeCase::Veth10g, Some(bed)) => limited(args, &tools, bed, &mut results.notes)?,
+            (PipeCase::Veth, Some(bed)) => streams(args, case, &tools, bed)?,
+            (PipeCase::Veth10g, Some(bed)) => match bed.net.limit(true) {
+                Ok(()) => {
+                    let measured = streams(args, case, &tools, bed)?;
+                    bed.net.limit(false)?;
+                    measured
+                }
+                Err(why) => {
+                    report.notes.push(format!("No {}: {why}.", case.key()));
+                    continue;
+                }
+            },
             (PipeCase::Start, Some(bed)) => {
                 tool::warm(bed)?;
                 lines(args, case, &ShellLine::start(bed), &interrupt)?
             }
-            (_, None) => None,
+            (_, None) => continue,
         };
-        results.cases.extend(result);
+        report.add(&[measured]);
     }
     drop(bed);
-    crate::pipe::write(args, "pipe", &results.text(), &results, &results.chart())
+    report.write(&args.files, Path::new(""))
 }
 
 /// Returns the network that was asked for, or the best that is possible.
@@ -79,47 +114,31 @@ fn tools(cases: &[PipeCase], notes: &mut Vec<String>) -> Vec<PipeTool> {
 }
 
 /// Measures the streams of all tools, in turn.
-fn streams(args: &PipeBench, case: PipeCase, tools: &[PipeTool], bed: &Bed) -> Result<CaseResult, Error> {
-    let mut progress = BenchProgress::new(tools.len() * args.rounds + 1);
-    progress.round(format!("{}: caravan gets to both hosts", case.key()));
+fn streams(args: &PipeBench, case: PipeCase, tools: &[PipeTool], bed: &Bed) -> Result<Case, Error> {
     // The first copy of the program to a host, and the start of ssh's sessions, do not belong to a stream.
     tool::warm(bed)?;
-    let mut series: Vec<_> = tools.iter().map(|&tool| ToolSeries::of(tool.key(), tool.title())).collect();
-    for round in 0..args.rounds {
-        progress.round(format!("{}: round {} of {}", case.key(), round + 1, args.rounds));
-        for (&tool, series) in tools.iter().zip(&mut series) {
-            progress.step(tool.key());
-            bed.interrupt.check()?;
-            let sample = tool::stream(tool, bed)?;
-            series.value.push(sample.gb_per_s);
-            series.wall_s.push(sample.wall_s);
-            series.cpu.push(sample.cpu_s_per_gb);
-            series.machine_cpu.push(sample.machine_cpu_s_per_gb);
-        }
-    }
-    Ok(CaseResult::streams(case, bed.net.is_veth(), series))
-}
-
-/// Measures the same streams through a queue of ten gigabits per second, if that is possible.
-fn limited(
-    args: &PipeBench,
-    tools: &[PipeTool],
-    bed: &Bed,
-    notes: &mut Vec<String>,
-) -> Result<Option<CaseResult>, Error> {
-    let mut skip = |why: String| {
-        notes.push(format!("No {}: {why}.", PipeCase::Veth10g.key()));
-        Ok(None)
+    let between = match (bed.net.is_veth(), case) {
+        (true, PipeCase::Veth10g) => "two network namespaces, a veth pair, tbf 10 Gbit/s",
+        (true, _) => "two network namespaces, a veth pair, no limit",
+        (false, _) => "two addresses of loopback: no namespaces",
     };
-    if !bed.net.is_veth() {
-        return skip("it takes network namespaces".to_owned());
-    }
-    if let Err(error) = bed.net.limit() {
-        return skip(error.to_string());
-    }
-    let result = streams(args, PipeCase::Veth10g, tools, bed)?;
-    bed.net.unlimit()?;
-    Ok(Some(result))
+    let is_limited = case == PipeCase::Veth10g;
+    let contender = |tool: &PipeTool| Contender::new(tool.key(), tool.title(), tool.colour());
+    let contenders = tools.iter().map(contender).collect();
+    let figures = if is_limited { &LINE[..] } else { &STREAMS };
+    let measured = Case::new(case.key(), format!("{}: {between}", case.key()), figures, contenders);
+    let goals = if is_limited { line_goals() } else { stream_goals() };
+    let mut cases = [Case { goals, ..measured }];
+    report::measure(&mut cases, args.rounds, &bed.interrupt, |turn| {
+        let mut samples = tool::stream(tools[turn.contender], bed)?;
+        if is_limited {
+            // The rate is the first sample.
+            samples.push(Sample::new("percent_of_line", 100.0 * samples[0].value / LINE_GB_PER_S));
+        }
+        Ok(samples)
+    })?;
+    let [measured] = cases;
+    Ok(measured)
 }
 
 /// Measures lines of a shell, in turn.
@@ -128,23 +147,83 @@ fn lines(
     case: PipeCase,
     lines: &[ShellLine],
     interrupt: &Interrupt,
-) -> Result<Option<CaseResult>, Error> {
-    let mut progress = BenchProgress::new(lines.len() * args.rounds);
-    let mut series: Vec<_> = lines.iter().map(|line| ToolSeries::of(line.key, line.title)).collect();
-    for round in 0..args.rounds {
-        progress.round(format!("{}: round {} of {}", case.key(), round + 1, args.rounds));
-        for (line, series) in lines.iter().zip(&mut series) {
-            progress.step(line.key);
-            interrupt.check()?;
-            let (wall_s, cpu, machine_cpu) = line.run(interrupt)?;
-            series.value.push(line.bytes.map_or(wall_s, |bytes| bytes as f64 / 1e9 / wall_s));
-            series.wall_s.push(wall_s);
-            let gigabytes = line.bytes.map_or(1.0, |bytes| bytes as f64 / 1e9);
-            series.cpu.push(cpu / gigabytes);
-            series.machine_cpu.push(machine_cpu / gigabytes);
+) -> Result<Case, Error> {
+    let contender = |line: &ShellLine| {
+        Contender::new(line.key, line.title, if line.key == "caravan" { CARAVAN } else { PEER })
+    };
+    let contenders = lines.iter().map(contender).collect();
+    let (title, figures, goal) = match case {
+        PipeCase::Start => {
+            let goal = goal("caravan", "under 0.5 s", "wall_s", Bound::Below(0.5));
+            ("start: one line through two hosts, sessions being there", &STARTS[..], goal)
         }
+        _ => {
+            let text = "at least a bare shell pipe (ratio in the same round)";
+            let goal = goal("caravan", text, "gb_per_s", Bound::AtLeast(1.0));
+            let goal = Goal { ratio_to: Some("shell".to_owned()), ..goal };
+            ("same-host: two commands of one host", &STREAMS[..], goal)
+        }
+    };
+    let mut cases = [Case { goals: vec![goal], ..Case::new(case.key(), title, figures, contenders) }];
+    report::measure(&mut cases, args.rounds, interrupt, |turn| lines[turn.contender].run(interrupt))?;
+    let [measured] = cases;
+    Ok(measured)
+}
+
+fn goal(contender: &str, text: impl Into<String>, figure: &'static str, bound: Bound) -> Goal {
+    Goal {
+        text: text.into(),
+        contender: contender.to_owned(),
+        figure,
+        ratio_to: None,
+        bound,
+        placement: None,
     }
-    Ok(Some(CaseResult::lines(case, series)))
+}
+
+/// Returns the goals of streams without a limit.
+fn stream_goals() -> Vec<Goal> {
+    use PipeTool::{Caravan, CaravanBare, CaravanInsecure, Iperf3, Iperf3File, Mbuffer, Nc, Socat, Ssh};
+    let rate = |own: PipeTool, least, text| goal(own.key(), text, "gb_per_s", Bound::AtLeast(least));
+    let ratio = |own, other: PipeTool, least, text: String| Goal {
+        ratio_to: Some(other.key().to_owned()),
+        text,
+        ..rate(own, least, "")
+    };
+    let iperf3 = |tool, what| {
+        let text = format!("at least 0.9 of iperf3 with {what}, not encrypted");
+        ratio(CaravanInsecure, tool, 0.9, text)
+    };
+    let faster = |tool: PipeTool| {
+        let text = format!("faster than {}, not encrypted (ratio)", tool.key());
+        ratio(CaravanInsecure, tool, 1.0, text)
+    };
+    let less_time = |own: PipeTool, what| {
+        let text = format!("less processor time than socat, {what} (ratio)");
+        let goal = goal(own.key(), text, "cpu_s_per_gb", Bound::Below(1.0));
+        Goal { ratio_to: Some(Socat.key().to_owned()), ..goal }
+    };
+    vec![
+        rate(CaravanInsecure, 3.2, "at least 3.2 GB/s, not encrypted"),
+        iperf3(Iperf3File, "the same file"),
+        iperf3(Iperf3, "one buffer"),
+        faster(Nc),
+        faster(Socat),
+        faster(Mbuffer),
+        rate(CaravanBare, 4.0, "at least 4 GB/s, not encrypted, no digest"),
+        less_time(CaravanBare, "no digest"),
+        ratio(Caravan, Ssh, 1.0, "faster than ssh, encrypted (ratio)".to_owned()),
+        less_time(CaravanInsecure, "not encrypted"),
+    ]
+}
+
+/// Returns the goals of streams through a line of a known rate.
+fn line_goals() -> Vec<Goal> {
+    let goal = |(tool, what): (PipeTool, &str)| {
+        let text = format!("at least 95 % of the line, {what}");
+        goal(tool.key(), text, "percent_of_line", Bound::AtLeast(95.0))
+    };
+    [(PipeTool::CaravanInsecure, "not encrypted"), (PipeTool::Caravan, "encrypted")].map(goal).into()
 }
 
 /// Prints the names of all benchmarks.
@@ -214,6 +293,20 @@ impl PipeCase {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_goal_is_of_tools_and_of_a_figure() {
+        let keys = PipeTool::ALL.map(PipeTool::key);
+        let figures = LINE.map(|figure| figure.key);
+        for goal in stream_goals().iter().chain(&line_goals()) {
+            let mut tools = std::iter::once(&goal.contender).chain(&goal.ratio_to);
+            assert!(
+                tools.all(|tool| keys.contains(&tool.as_str())) && figures.contains(&goal.figure),
+                "{goal:?}"
+            );
+        }
+        assert_eq!((stream_goals().len(), line_goals().len()), (10, 2));
+    }
 
     #[test]
     fn names_are_chosen_in_order_and_others_refused() {

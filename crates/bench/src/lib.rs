@@ -18,6 +18,7 @@ mod pipe;
 mod placement;
 mod process;
 mod rdma;
+mod report;
 mod ring;
 pub mod scratch;
 mod stats;
@@ -27,18 +28,23 @@ mod usage;
 pub use args::{BenchCommand, quantity, ring_bytes, seconds, size};
 pub use error::{Error, Result};
 
+use process::PeerTask;
+
 /// Runs a benchmark, or the other process of one, as the arguments say.
 pub fn run(bench: &BenchCommand) -> Result<()> {
     match bench {
         BenchCommand::Erlang(args) => erlang::run(args),
         BenchCommand::Ring(args) => ring::run(args),
-        BenchCommand::RingPeer(args) => ring::peer(args),
         BenchCommand::Rdma(args) => rdma::run(args),
-        BenchCommand::RdmaPeer => rdma::peer(),
         BenchCommand::Engine(args) => engine::run(args),
-        BenchCommand::EnginePeer(args) => engine::peer(args),
-        BenchCommand::Pipe(args) => pipe::run(args),
-        BenchCommand::PipePeer => pipe::peer(),
+        BenchCommand::Pipe(args) if args.steps => steps::run(args),
+        BenchCommand::Pipe(args) => hosts::run(args),
         BenchCommand::Compare(args) => compare::run(args),
+        BenchCommand::Peer { task } => match task {
+            PeerTask::Ring(task) => ring::peer(task),
+            PeerTask::Engine(task) => engine::peer(task),
+            PeerTask::Rdma => rdma::peer(),
+            PeerTask::Steps => steps::peer(),
+        },
     }
 }

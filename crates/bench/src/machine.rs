@@ -4,7 +4,7 @@ use std::fs;
 
 use serde::Serialize;
 
-use crate::placement;
+use crate::placement::{self, CorePair};
 
 /// The facts of a machine, which every table and every file of results names.
 #[derive(Clone, Debug, Serialize)]
@@ -22,7 +22,7 @@ pub struct Machine {
 /// The distance between the two cores.
 #[derive(Clone, Debug, Serialize)]
 pub struct Apart {
-    pub cores: (usize, usize),
+    pub cores: CorePair,
     /// Nanoseconds of a cache line one way.
     pub line_ns: f64,
     pub placement: &'static str,
@@ -40,9 +40,9 @@ impl Machine {
                 .map_or_else(|_| "unknown".into(), |text| text.trim().to_owned()),
             system: field("/etc/os-release", "PRETTY_NAME", '=')
                 .map_or_else(|| "Linux".into(), |text| text.trim_matches('"').to_owned()),
-            apart: placement::pair(&cores).and_then(|(a, b)| {
-                let line_ns = placement::line_ns(a, b)?;
-                Some(Apart { cores: (a, b), line_ns, placement: placement::word(line_ns) })
+            apart: placement::pair(&cores).and_then(|cores| {
+                let line_ns = placement::line_ns(cores).ok()?;
+                Some(Apart { cores, line_ns, placement: placement::word(line_ns) })
             }),
         }
     }
@@ -51,16 +51,12 @@ impl Machine {
     pub fn sentence(&self) -> String {
         let apart = self.apart.as_ref().map_or_else(String::new, |apart| {
             format!(
-                "; cores {} and {} are {} ({:.0} ns a cache line one way)",
-                apart.cores.0, apart.cores.1, apart.placement, apart.line_ns
+                "; cores {} are {} ({:.0} ns a cache line one way)",
+                apart.cores, apart.placement, apart.line_ns
             )
         });
-        format!("{}{apart}", self.without_distance())
-    }
-
-    /// Describes the machine for a caller that measures the distance itself: a virtual machine's cores move.
-    pub fn without_distance(&self) -> String {
-        format!("{} x {}, Linux {}, {}", self.cores, self.processor, self.kernel, self.system)
+        let Self { cores, processor, kernel, system, .. } = self;
+        format!("{cores} x {processor}, Linux {kernel}, {system}{apart}")
     }
 }
 

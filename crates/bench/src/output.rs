@@ -8,11 +8,10 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use crate::chart::BarChart;
 use crate::error::Error;
 
 /// True if a file's name is `-`, standard output.
-fn is_standard_output(path: &Path) -> bool {
+pub fn is_standard_output(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
@@ -43,37 +42,37 @@ pub fn json(results: &impl Serialize, path: &Path) -> Result<(), Error> {
     file(path, text.as_bytes())
 }
 
-/// Prints the table, writes the JSON and the chart where they are wanted, and names the files. `other` is a file that
-/// the caller writes, or an empty name.
-pub(crate) fn all(
-    table_text: &str,
-    results: &impl Serialize,
-    chart: &BarChart,
-    json_path: &Path,
-    svg_path: &Path,
-    other: &Path,
-) -> Result<(), Error> {
-    table(table_text, json_path)?;
-    json(results, json_path)?;
-    if !is_none(svg_path) {
-        file(svg_path, chart.svg().as_bytes())?;
+/// Aligns columns: the first to the left, the others to the right.
+pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let cell = |row: &[String], column: usize| row.get(column).cloned().unwrap_or_default();
+    let width = |column| rows.iter().map(|row| cell(row, column).chars().count()).max().unwrap_or(0);
+    let widths: Vec<_> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (column, &width) in widths.iter().enumerate() {
+            let cell = cell(row, column);
+            line += &if column == 0 { format!("{cell:<width$}") } else { format!("  {cell:>width$}") };
+        }
+        text += line.trim_end();
+        text.push('\n');
     }
-    let files = [json_path, svg_path, other].into_iter();
-    let files = files.filter(|path| !is_none(path) && !is_standard_output(path));
-    let files: Vec<_> = files.map(|path| path.display().to_string()).collect();
-    match files.is_empty() {
-        true => Ok(()),
-        false => table(&format!("\nWritten: {}\n", files.join(", ")), json_path),
-    }
+    text
 }
 
 /// Writes a file, and creates its folder.
 pub fn file(path: &Path, contents: &[u8]) -> Result<(), Error> {
-    let failed = |what| move |source| Error::File { what, path: path.to_owned(), source };
-    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        fs::create_dir_all(folder).map_err(failed("make the folder of"))?;
+    folder_of(path)?;
+    fs::write(path, contents).map_err(Error::file("write", path))
+}
+
+/// Creates the folder of a file.
+pub(crate) fn folder_of(path: &Path) -> Result<(), Error> {
+    match path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        Some(folder) => fs::create_dir_all(folder).map_err(Error::file("make the folder of", path)),
+        None => Ok(()),
     }
-    fs::write(path, contents).map_err(failed("write"))
 }
 
 /// Draws a progress bar on standard error. Dropping it clears the bar.

@@ -1,42 +1,13 @@
-//! `caravan bench pipe`: measures pipes between hosts beside common tools, and a pipe over a fabric built step by
-//! step.
+//! The bytes that the benchmarks of pipes send.
 
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsRawFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use rustix::fs::{MemfdFlags, SealFlags};
 
-use crate::args::PipeBench;
-use crate::chart::BarChart;
 use crate::error::Error;
-use crate::{hosts, output, steps};
-
-/// Measures, prints the table, and writes the files.
-pub fn run(args: &PipeBench) -> Result<(), Error> {
-    if args.steps { steps::run(args) } else { hosts::run(args) }
-}
-
-/// Runs the receiving process of the steps.
-pub fn peer() -> Result<(), Error> {
-    steps::peer()
-}
-
-/// Prints the table and writes the files that the user wants; `name` is the default name of the files.
-pub fn write(
-    args: &PipeBench,
-    name: &str,
-    table: &str,
-    results: &impl serde::Serialize,
-    chart: &BarChart,
-) -> Result<(), Error> {
-    let file = |wanted: &Option<PathBuf>, ending: &str| {
-        wanted.clone().unwrap_or_else(|| format!("results/{name}.{ending}").into())
-    };
-    let (json, svg) = (file(&args.json, "json"), file(&args.svg, "svg"));
-    output::all(table, results, chart, &json, &svg, Path::new(""))
-}
 
 /// The number of bytes written at once.
 const CHUNK_BYTES: usize = 1 << 20;

@@ -1,12 +1,16 @@
 //! The cores of this machine: their distances, and keeping a process on some of them.
 
+use std::fmt::{self, Display, Formatter};
+use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 use std::time::Instant;
 use std::{fs, thread};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use serde::Serialize;
 
+use crate::args::Placement;
 use crate::error::Error;
 
 /// The number of round trips in a mean. They are few, so that on a busy machine some means pass while both threads
@@ -28,23 +32,42 @@ pub fn cores() -> Vec<usize> {
     }
 }
 
-/// Returns two cores that are not threads of one core, if there are such; `None` if there are no two.
-pub fn pair(cores: &[usize]) -> Option<(usize, usize)> {
-    let &first = cores.first()?;
-    let siblings = siblings(first);
-    let other = cores[1..].iter().find(|core| !siblings.contains(core));
-    other.or(cores.get(1)).map(|&other| (first, other))
+/// Two cores for two processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct CorePair {
+    pub first: usize,
+    pub second: usize,
 }
 
-/// Returns the first core and the one that is nearest to it, or farthest, by measurement; with the nanoseconds of a
-/// cache line one way. Hardware threads of one core are not a pair.
-pub fn pair_by_distance(cores: &[usize], farthest: bool) -> Option<((usize, usize), f64)> {
-    let &first = cores.first()?;
+impl Display for CorePair {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{} and {}", self.first, self.second)
+    }
+}
+
+/// Returns the pairs of the first core with each other one that is not a hardware thread of the same core.
+fn pairs(cores: &[usize]) -> impl Iterator<Item = CorePair> {
+    let first = cores.first().copied().unwrap_or_default();
     let siblings = siblings(first);
-    let others = cores[1..].iter().filter(|core| !siblings.contains(core)).take(PROBED_MAX);
-    let measured = others.filter_map(|&other| Some(((first, other), line_ns(first, other)?)));
+    let others = cores.iter().skip(1).filter(move |core| !siblings.contains(core));
+    others.map(move |&second| CorePair { first, second })
+}
+
+/// Returns two cores that are not threads of one core, if there are such; `None` if there are no two.
+pub fn pair(cores: &[usize]) -> Option<CorePair> {
+    let threads = || Some(CorePair { first: *cores.first()?, second: *cores.get(1)? });
+    pairs(cores).next().or_else(threads)
+}
+
+/// Returns the first core and the one that is nearest to it, or farthest, by measurement.
+pub fn pair_by_distance(cores: &[usize], which: Placement) -> Result<CorePair, Error> {
+    let measured = pairs(cores).take(PROBED_MAX).filter_map(|pair| Some((pair, line_ns(pair).ok()?)));
     let order = |a: &(_, f64), b: &(_, f64)| a.1.total_cmp(&b.1);
-    if farthest { measured.max_by(order) } else { measured.min_by(order) }
+    let found = match which {
+        Placement::Near => measured.min_by(order),
+        Placement::Far => measured.max_by(order),
+    };
+    found.map(|(pair, _)| pair).ok_or(Error::CoresShort(cores.len()))
 }
 
 /// Returns the hardware threads that share a core with this one.
@@ -62,51 +85,44 @@ fn list(text: &str) -> Vec<usize> {
     text.split(',').filter_map(range).flatten().collect()
 }
 
-/// Returns the nanoseconds of a cache line from one core to the other: half of a round trip. `None` if the threads
-/// cannot be placed.
-pub fn line_ns(a: usize, b: usize) -> Option<f64> {
-    let home = sched_getaffinity(None).ok()?;
-    let round_trip = round_trip_ns(a, b);
-    sched_setaffinity(None, &home).ok()?;
-    Some(round_trip? / 2.0)
+/// Returns the nanoseconds of a cache line from one core to the other: half of a round trip.
+pub fn line_ns(pair: CorePair) -> Result<f64, Error> {
+    let ball = &AtomicU64::new(0);
+    let (placed, is_placed) = mpsc::channel();
+    on_core(pair.first, move || {
+        thread::scope(|scope| {
+            let echo = scope.spawn(move || {
+                pin_self(pair.second)?;
+                // The receiver waits below.
+                let _ = placed.send(());
+                (0..MEANS * ROUND_TRIPS).for_each(|turn| pass(ball, 2 * turn + 1));
+                Ok::<_, Error>(())
+            });
+            let mean = |mean| {
+                let start = Instant::now();
+                (mean * ROUND_TRIPS..(mean + 1) * ROUND_TRIPS).for_each(|turn| pass(ball, 2 * turn));
+                start.elapsed().as_nanos() as f64 / ROUND_TRIPS as f64
+            };
+            // A thread that cannot be placed sends nothing.
+            let means = if is_placed.recv().is_ok() { 0..MEANS } else { 0..0 };
+            let best = means.map(mean).fold(f64::INFINITY, f64::min);
+            echo.join().unwrap_or_else(|panic| resume_unwind(panic))?;
+            Ok(best / 2.0)
+        })
+    })
 }
 
-fn round_trip_ns(a: usize, b: usize) -> Option<f64> {
-    sched_setaffinity(None, &set(&[a])).ok()?;
-    let ball = Arc::new(AtomicU64::new(0));
-    let echo = Arc::clone(&ball);
-    let (placed, is_placed) = mpsc::channel();
-    let other = thread::spawn(move || {
-        let here = sched_setaffinity(None, &set(&[b])).is_ok();
-        if placed.send(here).is_err() || !here {
-            return;
-        }
-        for turn in 0..MEANS * ROUND_TRIPS {
-            // pairs with the Release of the serve below
-            while echo.load(Ordering::Acquire) != 2 * turn + 1 {
-                std::hint::spin_loop();
-            }
-            echo.store(2 * turn + 2, Ordering::Release);
-        }
-    });
-    if !is_placed.recv().ok()? {
-        return None;
+/// Waits for a value, and adds one.
+fn pass(ball: &AtomicU64, value: u64) {
+    // pairs with the Release below, in the other thread
+    while ball.load(Ordering::Acquire) != value {
+        std::hint::spin_loop();
     }
-    let mut best = f64::INFINITY;
-    for mean in 0..MEANS {
-        let start = Instant::now();
-        for turn in mean * ROUND_TRIPS..(mean + 1) * ROUND_TRIPS {
-            ball.store(2 * turn + 1, Ordering::Release);
-            // pairs with the Release of the return above
-            while ball.load(Ordering::Acquire) != 2 * turn + 2 {
-                std::hint::spin_loop();
-            }
-        }
-        best = best.min(start.elapsed().as_nanos() as f64 / ROUND_TRIPS as f64);
-    }
-    other.join().ok()?;
-    Some(best)
+    ball.store(value + 1, Ordering::Release);
 }
+
+/// All placements; `None` is that of a figure that does not depend on it.
+pub const ALL: [Option<&str>; 3] = [Some("near"), Some("far"), None];
 
 /// Returns the name of a distance.
 pub fn word(line_ns: f64) -> &'static str {
@@ -129,26 +145,20 @@ pub fn pin(pid: i32, cores: &[usize]) -> Result<(), Error> {
     Ok(())
 }
 
-/// The cores that a thread may use, to be restored later.
-pub struct Affinity(CpuSet);
-
-impl Affinity {
-    pub fn of_this_thread() -> Result<Self, Error> {
-        sched_getaffinity(None).map(Self).map_err(|source| own(Vec::new(), source))
-    }
-
-    pub fn back(&self) -> Result<(), Error> {
-        sched_setaffinity(None, &self.0).map_err(|source| own(Vec::new(), source))
-    }
-}
-
-fn own(cores: Vec<usize>, source: rustix::io::Errno) -> Error {
-    Error::Pin { pid: std::process::id() as i32, cores, source: source.into() }
-}
-
 /// Keeps the calling thread on one core.
 pub fn pin_self(core: usize) -> Result<(), Error> {
-    sched_setaffinity(None, &set(&[core])).map_err(|source| own(vec![core], source))
+    let pid = std::process::id() as i32;
+    sched_setaffinity(None, &set(&[core])).map_err(|source| Error::Pin {
+        pid,
+        cores: vec![core],
+        source: source.into(),
+    })
+}
+
+/// Runs `work` in a thread on one core; the calling thread stays where it is.
+pub fn on_core<T: Send>(core: usize, work: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
+    let placed = || pin_self(core).and_then(|()| work());
+    thread::scope(|scope| scope.spawn(placed).join().unwrap_or_else(|panic| resume_unwind(panic)))
 }
 
 fn set(cores: &[usize]) -> CpuSet {
@@ -174,8 +184,8 @@ mod tests {
     fn a_pair_is_two_different_cores() {
         assert_eq!(pair(&[3]), None);
         let all = cores();
-        if let Some((a, b)) = pair(&all) {
-            assert!(a != b && all.contains(&a) && all.contains(&b));
+        if let Some(CorePair { first, second }) = pair(&all) {
+            assert!(first != second && all.contains(&first) && all.contains(&second));
         }
     }
 

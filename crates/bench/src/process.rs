@@ -10,9 +10,12 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use serde::{Deserialize, Serialize};
 
+use crate::engine::EngineTask;
 use crate::error::Error;
 use crate::interrupt::{GLANCE, Interrupt};
+use crate::ring::RingTask;
 use crate::scratch::Scratch;
 
 /// The pause between two checks whether a program listens.
@@ -21,6 +24,26 @@ const LISTEN_CHECK: Duration = Duration::from_millis(2);
 const LISTEN_LIMIT: Duration = Duration::from_secs(10);
 /// The number of last lines of a program that an error shows.
 const LAST_WORDS: usize = 10;
+
+/// What the other process of a benchmark does; the process is this program again.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PeerTask {
+    Ring(RingTask),
+    Engine(EngineTask),
+    Rdma,
+    Steps,
+}
+
+impl PeerTask {
+    /// Returns the command that runs the task. This program's own path may meanwhile lead to another build.
+    pub fn command(&self) -> Result<Command, Error> {
+        let text = serde_json::to_string(self).map_err(|error| Error::Output(error.into()))?;
+        let mut command = Command::new("/proc/self/exe");
+        command.args(["bench", "peer", &text]).stdin(Stdio::null());
+        Ok(command)
+    }
+}
 
 /// A running program, killed when this value is dropped.
 #[derive(Debug)]
@@ -39,8 +62,7 @@ impl ChildProgram {
 
     /// Starts a program whose standard error goes to the file `log`.
     pub fn logged(name: &'static str, mut command: Command, log: &Path) -> Result<Self, Error> {
-        let file =
-            File::create(log).map_err(|source| Error::File { what: "make", path: log.to_owned(), source })?;
+        let file = File::create(log).map_err(Error::file("make", log))?;
         command.stderr(Stdio::from(file));
         let mut running = Self::start(name, command)?;
         running.log = Some(log.to_owned());

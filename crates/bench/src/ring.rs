@@ -3,22 +3,21 @@
 
 mod lane;
 
-use std::fmt::Write;
-use std::process::{Command, Stdio};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use caravan_segment::process::Process;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 
-use crate::args::{Placement, RingArgs, RingPeer};
+use crate::args::RingArgs;
+use crate::chart::{CARAVAN, PEER};
 use crate::error::Error;
 use crate::interrupt::Interrupt;
-use crate::machine::Machine;
-use crate::output::BenchProgress;
-use crate::process::{CLoop, ChildProgram, failed};
+use crate::placement;
+use crate::process::{CLoop, ChildProgram, PeerTask, failed};
+use crate::report::{self, Case, Contender, Figure, Report, Sample, Shown};
 use crate::ring::lane::{RECORD_BYTES, RingMemory};
-use crate::stats::SampleSummary;
-use crate::{output, placement};
 
 /// The bare loop in C that the ring is measured beside.
 const SOURCE: &str = include_str!("../../../bench/ring/flag_copy.c");
@@ -46,50 +45,55 @@ const MODES: [RingMode; 3] = [
     RingMode { title: "round trip", key: "round_trip", echo: true, batch: 1 },
 ];
 
-/// Measures, prints the table, and writes the JSON if it is wanted.
+const FIGURES: [Figure; 1] = [Figure::new("ns", "ns a record", Shown::Chart)];
+
+/// Measures and reports.
 pub fn run(args: &RingArgs) -> Result<(), Error> {
-    let cores = placement::cores();
-    let farthest = args.placement == Placement::Far;
-    let (pair, line_ns) =
-        placement::pair_by_distance(&cores, farthest).ok_or(Error::CoresShort(cores.len()))?;
+    let pair = placement::pair_by_distance(&placement::cores(), args.placement)?;
     let interrupt = Interrupt::watch()?;
     let bare = CLoop::compile(&args.cc, SOURCE)?;
-    let home = placement::Affinity::of_this_thread()?;
-    let mut progress = BenchProgress::new(MODES.len() * args.samples);
-    let mut measured = Vec::new();
-    for mode in MODES {
+    let contenders =
+        || vec![Contender::new("flag-copy", "bare loop in C", PEER), Contender::new("ring", "ring", CARAVAN)];
+    let case = |mode: &RingMode| Case {
+        pair: Some(pair),
+        ..Case::new(mode.key, mode.title, &FIGURES, contenders())
+    };
+    let mut cases = MODES.each_ref().map(case);
+    let title = format!("{RECORD_BYTES} B records between two processes on cores {pair}");
+    let facts = json!({
+        "cores": pair, "record_bytes": RECORD_BYTES, "ring_bytes": args.ring_bytes, "records": args.records,
+    });
+    let mut report = Report::begin("ring", args.samples, title, facts);
+    report::measure(&mut cases, args.samples, &interrupt, |turn| {
+        let mode = MODES[turn.case];
         let records = if mode.echo { args.records / ROUND_TRIP_PART } else { args.records };
-        let mut samples = (Vec::new(), Vec::new());
-        progress.round(mode.title.to_owned());
-        for number in 0..args.samples {
-            progress.step(&format!("{} of {}", number + 1, args.samples));
+        let took = if turn.contender == 0 {
             let kind = if mode.echo { "echo" } else { "stream" };
-            let words = [kind.to_owned(), pair.0.to_string(), pair.1.to_string(), records.to_string()];
-            let [took] = bare.run(&words, SAMPLE_LIMIT, &interrupt)?;
-            samples.0.push(took / records as f64);
-            samples.1.push(ring_sample(args, mode, pair, records, &interrupt)? / records as f64);
-        }
-        measured.extend(Measured::of(mode.key, mode.title, samples));
-    }
-    drop(progress);
-    home.back()?;
-    let results = RingResults::of(args, Machine::here(), pair, line_ns, measured);
-    let json = args.json.clone().unwrap_or_default();
-    output::table(&results.text(), &json)?;
-    output::json(&results, &json)
+            let [first, second] = [pair.first, pair.second].map(|core| core.to_string());
+            let [took] =
+                bare.run(&[kind.into(), first, second, records.to_string()], SAMPLE_LIMIT, &interrupt)?;
+            took
+        } else {
+            let produced = || ring_sample(args.ring_bytes, mode, pair.second, records, &interrupt);
+            placement::on_core(pair.first, produced)?
+        };
+        Ok(vec![Sample::new("ns", took / records as f64)])
+    })?;
+    report.add(&cases);
+    report.write(&args.files, Path::new(""))
 }
 
-/// Takes one sample: this process produces, a child consumes. Returns the nanoseconds of all records.
+/// Takes one sample: this thread produces, a child on the other core consumes. Returns the nanoseconds of all records.
 fn ring_sample(
-    args: &RingArgs,
+    ring_bytes: u64,
     mode: RingMode,
-    pair: (usize, usize),
+    core: usize,
     records: u64,
     interrupt: &Interrupt,
 ) -> Result<f64, Error> {
-    let memory = RingMemory::create(args.ring_bytes)?;
-    let mut child = consumer(args, mode, &memory, pair.1, records)?;
-    placement::pin_self(pair.0)?;
+    let memory = RingMemory::create(ring_bytes)?;
+    let task = RingTask { memory: memory.path(), ring_bytes, core, records, echo: mode.echo };
+    let mut child = ChildProgram::start("consumer", PeerTask::Ring(task).command()?)?;
     let process = Process::open(child.pid() as i32)?;
     let deadline = Instant::now() + SAMPLE_LIMIT;
     let mut go_on = || {
@@ -123,23 +127,33 @@ fn ring_sample(
     Ok(took)
 }
 
-/// Runs the consuming process, which is this program again.
-pub fn peer(args: &RingPeer) -> Result<(), Error> {
-    placement::pin_self(args.core)?;
+/// The task of the consuming process, which finds the memory through its parent.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RingTask {
+    memory: PathBuf,
+    ring_bytes: u64,
+    core: usize,
+    records: u64,
+    echo: bool,
+}
+
+/// Runs the consuming process.
+pub fn peer(task: &RingTask) -> Result<(), Error> {
+    placement::pin_self(task.core)?;
     let parent = rustix::process::getppid();
     let mut go_on = || match rustix::process::getppid() == parent {
         true => Ok(()),
         false => Err(failed("consumer", &"its parent ended in the middle")),
     };
-    let memory = RingMemory::open(&args.memory, args.ring_bytes)?;
+    let memory = RingMemory::open(&task.memory, task.ring_bytes)?;
     let (mut there, mut back) = (memory.receiver(0)?, memory.sender(1)?);
     let mut record = [0; RECORD_BYTES];
     back.append(&record, &mut go_on)?;
     back.publish();
-    for n in 0..args.records {
+    for n in 0..task.records {
         there.take(&mut record, &mut go_on)?;
         check(&record, n)?;
-        if args.echo {
+        if task.echo {
             back.append(&record, &mut go_on)?;
             back.publish();
         }
@@ -152,127 +166,4 @@ fn check(record: &[u8; RECORD_BYTES], n: u64) -> Result<(), Error> {
         return Ok(());
     }
     Err(failed("ring", &format!("record {n} came with another number")))
-}
-
-/// Starts the consumer: this program again. Its path may meanwhile lead to another build.
-fn consumer(
-    args: &RingArgs,
-    mode: RingMode,
-    memory: &RingMemory,
-    core: usize,
-    records: u64,
-) -> Result<ChildProgram, Error> {
-    let mut command = Command::new("/proc/self/exe");
-    command.args(["bench", "ring-peer", "--memory"]).arg(memory.path());
-    command.args(["--ring-bytes", &args.ring_bytes.to_string(), "--core", &core.to_string()]);
-    command.args(["--records", &records.to_string()]).stdin(Stdio::null());
-    if mode.echo {
-        command.arg("--echo");
-    }
-    ChildProgram::start("consumer", command)
-}
-
-/// The version of the format, which changes when a reader of the file has to.
-const SCHEMA: &str = "caravan-bench-ring/1";
-
-#[derive(Clone, Debug, Serialize)]
-pub struct RingResults {
-    pub schema: &'static str,
-    pub caravan: &'static str,
-    pub machine: Machine,
-    /// The producer's core and the consumer's.
-    pub cores: (usize, usize),
-    pub line_ns: f64,
-    pub placement: &'static str,
-    pub record_bytes: usize,
-    pub ring_bytes: u64,
-    pub records: u64,
-    pub measured: Vec<Measured>,
-}
-
-/// One figure, in nanoseconds per record.
-#[derive(Clone, Debug, Serialize)]
-pub struct Measured {
-    pub key: &'static str,
-    pub title: &'static str,
-    pub flag_copy_ns: SampleSummary,
-    pub ring_ns: SampleSummary,
-    /// The ratio of the ring to the bare loop, for each pair of samples.
-    pub ratio: SampleSummary,
-}
-
-impl Measured {
-    /// Summarizes the samples of the bare loop and of the ring; `None` if there are none.
-    pub fn of(key: &'static str, title: &'static str, samples: (Vec<f64>, Vec<f64>)) -> Option<Self> {
-        let (flag_copy_ns, ring_ns) = (SampleSummary::of(samples.0)?, SampleSummary::of(samples.1)?);
-        let ratio = ring_ns.ratio(&flag_copy_ns)?;
-        Some(Self { key, title, flag_copy_ns, ring_ns, ratio })
-    }
-}
-
-impl RingResults {
-    pub fn of(
-        args: &RingArgs,
-        machine: Machine,
-        cores: (usize, usize),
-        line_ns: f64,
-        measured: Vec<Measured>,
-    ) -> Self {
-        Self {
-            schema: SCHEMA,
-            caravan: env!("CARGO_PKG_VERSION"),
-            machine,
-            cores,
-            line_ns,
-            placement: placement::word(line_ns),
-            record_bytes: RECORD_BYTES,
-            ring_bytes: args.ring_bytes,
-            records: args.records,
-            measured,
-        }
-    }
-
-    pub fn text(&self) -> String {
-        let mut text = format!(
-            "{} B records between two processes on cores {} and {}, {} ({:.0} ns a cache line one way)\n{}\n\
-             Nanoseconds a record; medians of {} samples (least..most), in turn.\n\n",
-            self.record_bytes,
-            self.cores.0,
-            self.cores.1,
-            self.placement,
-            self.line_ns,
-            self.machine.without_distance(),
-            self.measured.first().map_or(0, |measured| measured.ratio.samples.len()),
-        );
-        // Writing into a String cannot fail.
-        let _ = writeln!(text, "{:<32}{:>26}{:>26}{:>24}", "", "bare loop in C", "ring", "ring/loop");
-        for Measured { title, flag_copy_ns, ring_ns, ratio, .. } in &self.measured {
-            let (bare, ring, ratio) = (flag_copy_ns.spread(), ring_ns.spread(), ratio.spread());
-            let _ = writeln!(text, "{title:<32}{bare:>26}{ring:>26}{ratio:>24}");
-        }
-        text
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_ratio_is_of_each_pair_and_is_printed() {
-        let samples = (vec![4.0, 10.0, 8.0], vec![6.0, 10.0, 4.0]);
-        let measured = Measured::of("stream", "stream, each record published", samples);
-        let crate::args::BenchCommand::Ring(args) = crate::args::tests::parse("ring") else {
-            panic!("not ring")
-        };
-        let results = RingResults::of(&args, Machine::here(), (0, 1), 60.0, measured.into_iter().collect());
-        let text = results.text();
-        let row = text.lines().find(|line| line.starts_with("stream")).expect("the row");
-        let cells: Vec<_> = row.split_whitespace().skip(4).collect();
-        assert_eq!(cells, ["8.00", "(4.00..10.0)", "6.00", "(4.00..10.0)", "1.00", "(0.50..1.50)"]);
-        assert!(text.contains("cores 0 and 1, near (60 ns"), "{text}");
-        let json = serde_json::to_value(&results).expect("JSON");
-        assert_eq!(json["schema"], "caravan-bench-ring/1");
-        assert_eq!(json["measured"][0]["ratio"]["median"], 1.0);
-    }
 }

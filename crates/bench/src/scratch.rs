@@ -16,8 +16,7 @@ impl Scratch {
     /// Creates the folder.
     pub fn create() -> Result<Self, Error> {
         let path = std::env::temp_dir().join(format!("caravan-bench-{}", random_word()?));
-        let failed = |source| Error::File { what: "make", path: path.clone(), source };
-        DirBuilder::new().mode(0o700).create(&path).map_err(failed)?;
+        DirBuilder::new().mode(0o700).create(&path).map_err(Error::file("make", &path))?;
         Ok(Self(path))
     }
 

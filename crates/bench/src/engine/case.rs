@@ -1,10 +1,12 @@
 //! The benchmarks: their names, what each measures, and its goal.
 
+use caravan_engine::layout::LinkMode;
 use serde::{Deserialize, Serialize};
 
 use crate::args::EngineBench;
 use crate::engine::apps::TouchWork;
 use crate::error::Error;
+use crate::report::{Bound, Goal};
 
 /// Bytes that a benchmark of headers touches: an Ethernet and an IPv6 header, in whole words.
 pub const HEADER_BYTES: usize = 56;
@@ -33,41 +35,52 @@ impl BenchGraph {
     }
 }
 
-/// How a link between two processes passes packets on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Handover {
-    Swap,
-    Copy,
-}
-
 /// A benchmark, as `--list` shows it.
 #[derive(Clone, Copy, Debug)]
 pub struct Benchmark {
     pub name: &'static str,
     pub what: &'static str,
+    graph: BenchGraph,
 }
 
-const fn benchmark(name: &'static str, what: &'static str) -> Benchmark {
-    Benchmark { name, what }
+const fn benchmark(name: &'static str, graph: BenchGraph, what: &'static str) -> Benchmark {
+    Benchmark { name, what, graph }
 }
 
-/// All benchmarks, in the order in which they run.
-pub const BENCHMARKS: [Benchmark; 11] = [
-    benchmark("basic1", "source -> tee -> two sinks in one process (packets of the source)"),
-    benchmark("source-sink", "source -> sink in one process"),
-    benchmark("interlink", "source in one process, sink in another; no byte is touched"),
-    benchmark("interlink-header", "the same; one writes the first 56 bytes, the other reads them"),
-    benchmark("interlink-read", "the same; both read all bytes"),
-    benchmark("interlink-touch", "the same; one writes all bytes, the other reads them"),
-    benchmark("swap", "56 bytes stamped and read between two processes, beside a bare loop in C"),
-    benchmark("tunnel", "source -> encapsulate -> decapsulate -> sink in one process"),
-    benchmark("tunnel2", "source -> encapsulate in one process, decapsulate -> sink in another"),
-    benchmark("scale", "the tunnel in each of N processes, 1 to twice the cores: all together"),
-    benchmark(
-        "recovery",
-        "a worker with 4,096 packets is killed: until its successor runs; the largest gap in the traffic of another",
-    ),
-];
+/// All benchmarks, in the order in which they run. The processes of `scale` are those of its first case.
+pub const BENCHMARKS: [Benchmark; 11] = {
+    use BenchGraph::{Basic1, Interlink, Recovery, Scale, SourceSink, Swap, Tunnel, Tunnel2};
+    use TouchWork::{Header, None, Read, Touch};
+    [
+        benchmark("basic1", Basic1, "source -> tee -> two sinks in one process (packets of the source)"),
+        benchmark("source-sink", SourceSink, "source -> sink in one process"),
+        benchmark("interlink", Interlink(None), "source in one process, sink in another; no byte is touched"),
+        benchmark(
+            "interlink-header",
+            Interlink(Header),
+            "the same; one writes the first 56 bytes, the other reads them",
+        ),
+        benchmark("interlink-read", Interlink(Read), "the same; both read all bytes"),
+        benchmark(
+            "interlink-touch",
+            Interlink(Touch),
+            "the same; one writes all bytes, the other reads them",
+        ),
+        benchmark("swap", Swap, "56 bytes stamped and read between two processes, beside a bare loop in C"),
+        benchmark("tunnel", Tunnel, "source -> encapsulate -> decapsulate -> sink in one process"),
+        benchmark("tunnel2", Tunnel2, "source -> encapsulate in one process, decapsulate -> sink in another"),
+        benchmark(
+            "scale",
+            Scale { processes: 1 },
+            "the tunnel in each of N processes, 1 to twice the cores: all together",
+        ),
+        benchmark(
+            "recovery",
+            Recovery,
+            "a worker with 4,096 packets is killed: until its successor runs; the largest gap in the traffic of another",
+        ),
+    ]
+};
 
 /// One benchmark with one size and variant, of which samples are taken.
 #[derive(Clone, Debug, PartialEq)]
@@ -76,21 +89,31 @@ pub struct EngineCase {
     pub graph: BenchGraph,
     /// Bytes in a packet.
     pub size: usize,
-    pub mode: Handover,
+    pub mode: LinkMode,
     /// The key, such as `interlink/60/swap`.
     pub key: String,
 }
 
 impl EngineCase {
-    fn new(benchmark: &'static str, graph: BenchGraph, size: usize, mode: Handover) -> Self {
+    fn new(benchmark: &'static str, graph: BenchGraph, size: usize, mode: LinkMode) -> Self {
         let variant = match (graph, mode) {
             (BenchGraph::Swap | BenchGraph::Recovery, _) => String::new(),
-            (BenchGraph::Interlink(_) | BenchGraph::Tunnel2, Handover::Swap) => format!("/{size}/swap"),
-            (BenchGraph::Interlink(_) | BenchGraph::Tunnel2, Handover::Copy) => format!("/{size}/copy"),
+            (BenchGraph::Interlink(_) | BenchGraph::Tunnel2, LinkMode::Swap) => format!("/{size}/swap"),
+            (BenchGraph::Interlink(_) | BenchGraph::Tunnel2, LinkMode::Copy) => format!("/{size}/copy"),
             (BenchGraph::Scale { processes }, _) => format!("/{size}/{processes}"),
             _ => format!("/{size}"),
         };
         Self { benchmark, graph, size, mode, key: format!("{benchmark}{variant}") }
+    }
+
+    /// True if both differ only in how packets are passed on.
+    pub fn is_variant_of(&self, other: &Self) -> bool {
+        (self.benchmark, self.graph, self.size) == (other.benchmark, other.graph, other.size)
+    }
+
+    /// Returns the key that all variants share.
+    pub fn without_mode(&self) -> &str {
+        self.key.trim_end_matches("/swap").trim_end_matches("/copy")
     }
 
     fn is_called(&self, name: &str) -> bool {
@@ -116,40 +139,21 @@ pub fn chosen(args: &EngineBench, cores: usize) -> Result<Vec<EngineCase>, Error
 
 fn all(sizes: &[usize], cores: usize) -> Vec<EngineCase> {
     let mut cases = Vec::new();
-    for Benchmark { name, .. } in BENCHMARKS {
-        let mut add = |graph: BenchGraph, size| {
-            cases.push(EngineCase::new(name, graph, size, Handover::Swap));
+    for Benchmark { name, graph, .. } in BENCHMARKS {
+        let sizes =
+            if matches!(graph, BenchGraph::Swap | BenchGraph::Recovery) { &[SWAP_BYTES] } else { sizes };
+        let graphs = match graph {
+            BenchGraph::Scale { .. } => {
+                processes(cores).into_iter().map(|processes| BenchGraph::Scale { processes }).collect()
+            }
+            graph => vec![graph],
+        };
+        for (&size, &graph) in sizes.iter().flat_map(|size| graphs.iter().map(move |graph| (size, graph))) {
+            cases.push(EngineCase::new(name, graph, size, LinkMode::Swap));
             if graph.is_of_two() && graph != BenchGraph::Swap {
-                cases.push(EngineCase::new(name, graph, size, Handover::Copy));
+                cases.push(EngineCase::new(name, graph, size, LinkMode::Copy));
             }
-        };
-        let graph = match name {
-            "swap" => {
-                add(BenchGraph::Swap, SWAP_BYTES);
-                continue;
-            }
-            "recovery" => {
-                add(BenchGraph::Recovery, SWAP_BYTES);
-                continue;
-            }
-            "scale" => {
-                for &size in sizes {
-                    processes(cores)
-                        .into_iter()
-                        .for_each(|processes| add(BenchGraph::Scale { processes }, size));
-                }
-                continue;
-            }
-            "basic1" => BenchGraph::Basic1,
-            "source-sink" => BenchGraph::SourceSink,
-            "interlink" => BenchGraph::Interlink(TouchWork::None),
-            "interlink-header" => BenchGraph::Interlink(TouchWork::Header),
-            "interlink-read" => BenchGraph::Interlink(TouchWork::Read),
-            "interlink-touch" => BenchGraph::Interlink(TouchWork::Touch),
-            "tunnel" => BenchGraph::Tunnel,
-            _ => BenchGraph::Tunnel2,
-        };
-        sizes.iter().for_each(|&size| add(graph, size));
+        }
     }
     cases
 }
@@ -166,28 +170,52 @@ fn processes(cores: usize) -> Vec<usize> {
     counts
 }
 
-/// The goal of a figure, as a packet rate, a time, or a ratio.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum EngineGoal {
-    AtLeastMpps(f64),
-    BelowMs(f64),
-    RatioAtMost(f64),
+/// A packet rate that a benchmark should reach, in Mpps.
+struct RateGoal {
+    key: &'static str,
+    near: f64,
+    far: f64,
 }
 
-/// Returns the goal of a benchmark in a placement, if there is one.
-pub fn goal(key: &str, placement: &str) -> Option<EngineGoal> {
-    let mpps = |near, far| Some(EngineGoal::AtLeastMpps(if placement == "near" { near } else { far }));
+const RATE_GOALS: [RateGoal; 6] = [
+    RateGoal { key: "interlink/60/swap", near: 150.0, far: 50.0 },
+    RateGoal { key: "interlink-read/1500/swap", near: 35.0, far: 13.0 },
+    RateGoal { key: "tunnel/60", near: 80.0, far: 80.0 },
+    RateGoal { key: "tunnel/1500", near: 30.0, far: 30.0 },
+    RateGoal { key: "tunnel2/60/swap", near: 80.0, far: 25.0 },
+    RateGoal { key: "source-sink/60", near: 150.0, far: 150.0 },
+];
+
+/// The key of the bare loop in C.
+pub const C_LOOP: &str = "swap/c-loop";
+
+/// Returns the goals of a benchmark.
+pub fn goals(key: &str) -> Vec<Goal> {
+    let goal = |text: String, figure, bound| Goal {
+        text: format!("{key}: {text}"),
+        contender: key.to_owned(),
+        figure,
+        ratio_to: None,
+        bound,
+        placement: None,
+    };
     match key {
-        "swap/ratio" => Some(EngineGoal::RatioAtMost(1.3)),
-        "interlink/60/swap" => mpps(150.0, 50.0),
-        "interlink-read/1500/swap" => mpps(35.0, 13.0),
-        "tunnel/60" => mpps(80.0, 80.0),
-        "tunnel/1500" => mpps(30.0, 30.0),
-        "tunnel2/60/swap" => mpps(80.0, 25.0),
-        "source-sink/60" => mpps(150.0, 150.0),
-        "recovery" => Some(EngineGoal::BelowMs(10.0)),
-        _ => None,
+        "swap" => {
+            let text = "at most 1.3 times the time of the bare loop in C".to_owned();
+            vec![Goal { ratio_to: Some(C_LOOP.to_owned()), ..goal(text, "ns", Bound::Below(1.3)) }]
+        }
+        "recovery" => vec![goal("below 10 ms".to_owned(), "ms", Bound::Below(10.0))],
+        _ => {
+            let rate = |mpps| goal(format!("at least {mpps} Mpps"), "mpps", Bound::AtLeast(mpps));
+            let Some(found) = RATE_GOALS.iter().find(|found| found.key == key) else { return Vec::new() };
+            match found.near == found.far {
+                true => vec![rate(found.near)],
+                false => vec![
+                    Goal { placement: Some("near"), ..rate(found.near) },
+                    Goal { placement: Some("far"), ..rate(found.far) },
+                ],
+            }
+        }
     }
 }
 
@@ -248,10 +276,11 @@ mod tests {
     #[test]
     fn every_goal_is_of_a_case() {
         let keys = keys("", 2).expect("chosen");
-        for key in ["interlink/60/swap", "tunnel/1500", "tunnel2/60/swap", "source-sink/60", "recovery"] {
-            assert!(keys.iter().any(|found| found == key) && goal(key, "near").is_some(), "{key}");
+        for key in RATE_GOALS.map(|goal| goal.key).into_iter().chain(["swap", "recovery"]) {
+            assert!(keys.iter().any(|found| found == key) && !goals(key).is_empty(), "{key}");
         }
-        assert_eq!(goal("interlink/60/swap", "far"), Some(EngineGoal::AtLeastMpps(50.0)));
-        assert_eq!(goal("interlink/60/copy", "far"), None);
+        let far = goals("interlink/60/swap").pop().expect("two");
+        assert_eq!((far.placement, far.bound), (Some("far"), Bound::AtLeast(50.0)));
+        assert!(goals("interlink/60/copy").is_empty());
     }
 }

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::engine::apps;
-use crate::engine::apps::{GapConfig, HoldConfig, TouchConfig, TouchWork};
-use crate::engine::case::{BenchGraph, HELD_PACKETS, Handover};
+use crate::engine::apps::{HoldConfig, TouchConfig, TouchWork};
+use crate::engine::case::{BenchGraph, HELD_PACKETS};
 use crate::error::Error;
 use crate::usage::Usage;
 
@@ -22,7 +22,7 @@ use crate::usage::Usage;
 pub struct EngineTask {
     pub graph: BenchGraph,
     pub size: usize,
-    pub mode: Handover,
+    pub mode: LinkMode,
     /// The cores for the workers, in turn.
     pub cores: Vec<usize>,
     pub warm_up_ns: u64,
@@ -54,8 +54,8 @@ pub struct EngineSetup {
 
 /// The worker that is killed, its app, and the worker beside it with its app.
 pub const VICTIM: &str = "victim";
-pub const HOLDER: &str = "holder";
-pub const GAPS: &str = "gaps";
+pub const HOLDER: &str = "bench-hold";
+pub const GAPS: &str = "bench-gap";
 
 impl EngineTask {
     pub fn setup(&self) -> Result<EngineSetup, Error> {
@@ -66,25 +66,32 @@ impl EngineTask {
         };
         match self.graph {
             BenchGraph::Basic1 => self.basic1(&mut setup)?,
-            BenchGraph::SourceSink => self.source_sink(&mut setup)?,
+            BenchGraph::SourceSink => self.chain(&mut setup, "", "main source, main sink")?,
             BenchGraph::Interlink(TouchWork::None) => {
-                self.chain(&mut setup, "", &[("left", "source"), ("right", "sink")])?
+                self.chain(&mut setup, "", "left source, right sink")?
             }
-            BenchGraph::Interlink(work) => self.touched(&mut setup, work)?,
+            BenchGraph::Interlink(_) => self.chain(&mut setup, "", "left bench-source, right bench-sink")?,
             BenchGraph::Swap => {
-                self.touched(&mut setup, TouchWork::Touch)?;
+                self.chain(&mut setup, "", "left bench-source, right bench-sink")?;
                 // The owner's word and the data share a cache line.
                 setup.headroom = 0;
             }
-            BenchGraph::Tunnel => self.tunnel(&mut setup, "", ["main"; 4])?,
-            BenchGraph::Tunnel2 => self.tunnel(&mut setup, "", ["left", "left", "right", "right"])?,
+            BenchGraph::Tunnel => {
+                self.chain(&mut setup, "", "main source, main encapsulate, main decapsulate, main sink")?
+            }
+            BenchGraph::Tunnel2 => {
+                self.chain(&mut setup, "", "left source, left encapsulate, right decapsulate, right sink")?
+            }
             BenchGraph::Scale { processes } => {
-                for number in 0..processes {
-                    let worker = format!("w{number}");
-                    self.tunnel(&mut setup, &format!("{number}-"), [worker.as_str(); 4])?;
+                for n in 0..processes {
+                    let apps = format!("w{n} source, w{n} encapsulate, w{n} decapsulate, w{n} sink");
+                    self.chain(&mut setup, &format!("{n}-"), &apps)?;
                 }
             }
-            BenchGraph::Recovery => self.recovery(&mut setup)?,
+            BenchGraph::Recovery => {
+                setup.config.app_in(VICTIM, HOLDER, HOLDER, self.configured(HOLDER));
+                self.chain(&mut setup, "", "other source, other bench-gap")?;
+            }
         }
         self.place(&mut setup);
         Ok(setup)
@@ -92,8 +99,11 @@ impl EngineTask {
 
     /// Returns the configuration of an app of a kind.
     fn configured(&self, kind: &str) -> serde_json::Value {
+        let work = if let BenchGraph::Interlink(work) = self.graph { work } else { TouchWork::Touch };
         match kind {
             "source" => json!({ "size": self.size }),
+            "bench-source" | "bench-sink" => json!(TouchConfig { size: self.size, work }),
+            HOLDER => json!(HoldConfig { packets: HELD_PACKETS }),
             // Both apps are ends of one tunnel, with the same settings here.
             "encapsulate" | "decapsulate" => json!({
                 "local_address": "2001:db8::1",
@@ -105,26 +115,21 @@ impl EngineTask {
         }
     }
 
-    /// Adds a row of apps, each `(worker, kind)`; the packets that the last one takes count.
-    fn chain(&self, setup: &mut EngineSetup, prefix: &str, apps: &[(&str, &str)]) -> Result<(), Error> {
-        for (worker, kind) in apps {
+    /// Adds a row of apps, each as `worker kind`; the packets that the last one takes count.
+    fn chain(&self, setup: &mut EngineSetup, prefix: &str, apps: &str) -> Result<(), Error> {
+        let apps: Vec<_> = apps.split(", ").filter_map(|app| app.split_once(' ')).collect();
+        for (worker, kind) in &apps {
             setup.config.app_in(worker, &format!("{prefix}{kind}"), kind, self.configured(kind));
         }
-        for pair in apps.windows(2) {
-            let link = format!("{prefix}{}.output -> {prefix}{}.input", pair[0].1, pair[1].1);
-            setup.config.link_by(&link, self.link_mode())?;
-            if pair[1].1 == "sink" {
-                setup.counted.push(link);
-            }
+        let links = apps
+            .windows(2)
+            .map(|pair| format!("{prefix}{}.output -> {prefix}{}.input", pair[0].1, pair[1].1));
+        let links: Vec<_> = links.collect();
+        for link in &links {
+            setup.config.link_by(link, self.mode)?;
         }
+        setup.counted.extend(links.last().cloned());
         Ok(())
-    }
-
-    fn link_mode(&self) -> LinkMode {
-        match self.mode {
-            Handover::Swap => LinkMode::Swap,
-            Handover::Copy => LinkMode::Copy,
-        }
     }
 
     fn basic1(&self, setup: &mut EngineSetup) -> Result<(), Error> {
@@ -134,37 +139,6 @@ impl EngineTask {
         let first = "source.output -> tee.input";
         config.link(first)?.link("tee.output1 -> sink1.input")?.link("tee.output2 -> sink2.input")?;
         setup.counted.push(first.into());
-        Ok(())
-    }
-
-    fn source_sink(&self, setup: &mut EngineSetup) -> Result<(), Error> {
-        self.chain(setup, "", &[("main", "source"), ("main", "sink")])
-    }
-
-    fn touched(&self, setup: &mut EngineSetup, work: TouchWork) -> Result<(), Error> {
-        let touch = TouchConfig { size: self.size, work };
-        setup.config.app_in("left", "source", "bench-source", &touch);
-        setup.config.app_in("right", "sink", "bench-sink", &touch);
-        let link = "source.output -> sink.input";
-        setup.config.link_by(link, self.link_mode())?;
-        setup.counted.push(link.into());
-        Ok(())
-    }
-
-    fn tunnel(&self, setup: &mut EngineSetup, prefix: &str, workers: [&str; 4]) -> Result<(), Error> {
-        let kinds = ["source", "encapsulate", "decapsulate", "sink"];
-        let apps: Vec<_> = workers.into_iter().zip(kinds).collect();
-        self.chain(setup, prefix, &apps)
-    }
-
-    fn recovery(&self, setup: &mut EngineSetup) -> Result<(), Error> {
-        let config = &mut setup.config;
-        config.app_in(VICTIM, HOLDER, "bench-hold", HoldConfig { packets: HELD_PACKETS });
-        config.app_in("other", "source", "source", self.configured("source"));
-        config.app_in("other", GAPS, "bench-gap", GapConfig {});
-        let link = format!("source.output -> {GAPS}.input");
-        config.link(&link)?;
-        setup.counted.push(link);
         Ok(())
     }
 
@@ -260,15 +234,12 @@ fn rate(engine: &mut Engine, setup: &EngineSetup, span: Duration) -> Result<Engi
         after = EngineReading::later(engine, setup, span)?;
     }
     let ns = (after.at - before.at).as_nanos() as u64;
-    let used = after.usages.iter().zip(&before.usages).map(|(after, before)| {
-        let cores = after.since(before);
-        cores.user + cores.system
-    });
+    let spent_s = after.usages.iter().zip(&before.usages).map(|(after, before)| after.spent_s(before));
     let packets = after.packets - before.packets;
     if packets == 0 {
         return Err(failed("no packet came through"));
     }
-    Ok(EngineOutcome { packets, ns, cpu_ns: used.sum::<f64>() * ns as f64, ..EngineOutcome::default() })
+    Ok(EngineOutcome { packets, ns, cpu_ns: spent_s.sum::<f64>() * 1e9, ..EngineOutcome::default() })
 }
 
 /// Does the supervisor's work for `span`. A worker that ends meanwhile fails the sample.
@@ -348,7 +319,7 @@ fn failed(reason: impl std::fmt::Display) -> Error {
 mod tests {
     use super::*;
 
-    fn setup(graph: BenchGraph, mode: Handover) -> EngineSetup {
+    fn setup(graph: BenchGraph, mode: LinkMode) -> EngineSetup {
         let task = EngineTask { graph, size: 60, mode, cores: vec![4, 7], warm_up_ns: 0, run_ns: 0 };
         task.setup().expect("a setup")
     }
@@ -359,7 +330,7 @@ mod tests {
 
     #[test]
     fn two_processes_are_on_two_cores() {
-        let setup = setup(BenchGraph::Tunnel2, Handover::Copy);
+        let setup = setup(BenchGraph::Tunnel2, LinkMode::Copy);
         assert_eq!(worker(&setup, "source"), worker(&setup, "encapsulate"));
         assert_ne!(worker(&setup, "encapsulate"), worker(&setup, "decapsulate"));
         assert_eq!(setup.counted, ["decapsulate.output -> sink.input"]);
@@ -371,7 +342,7 @@ mod tests {
 
     #[test]
     fn more_processes_than_cores_share_them() {
-        let setup = setup(BenchGraph::Scale { processes: 12 }, Handover::Swap);
+        let setup = setup(BenchGraph::Scale { processes: 12 }, LinkMode::Swap);
         assert_eq!((setup.counted.len(), setup.config.apps.len(), setup.config.workers.len()), (12, 48, 12));
         let on_first = setup.config.workers.values().filter(|worker| worker.core == Some(4)).count();
         assert_eq!(on_first, 6);
@@ -387,7 +358,7 @@ mod tests {
             BenchGraph::Recovery,
         ];
         for graph in graphs {
-            let setup = setup(graph, Handover::Swap);
+            let setup = setup(graph, LinkMode::Swap);
             assert_eq!(setup.counted.len(), 1, "{graph:?}");
             let name = setup.counted[0].parse().expect("a link's name");
             assert!(setup.config.links.contains_key(&name), "{graph:?}");

@@ -49,12 +49,11 @@ impl NodeReply {
 
     /// Returns the error for an answer without what this version of the program expects.
     pub fn unclear(&self, key: &str) -> Error {
-        Error::NodeUnclear {
-            node: self.node.clone(),
-            command: self.command.clone(),
-            key: key.to_owned(),
-            answer: self.answer.to_string(),
-        }
+        let Self { node, command, answer, .. } = self;
+        Error::Sentence(format!(
+            "node {node} answered `{command}` without a usable `{key}`: {answer}. Rebuild: the modules and this \
+             program are of different versions"
+        ))
     }
 }
 
@@ -80,17 +79,18 @@ impl Cluster {
             nodes.push(ErlangNode::start(recipe, name, home.path(), index, &sender)?);
         }
         let mut cluster = Self { nodes, events, interrupt: interrupt.clone(), otp: String::new() };
-        let all: Vec<_> = (0..count).collect();
-        let hello = cluster.collect(&all.iter().map(|&n| boot(n)).collect::<Vec<_>>(), PATIENCE)?;
+        let each =
+            |line: &dyn Fn(usize) -> String| -> Vec<_> { (0..count).map(|n| plain(n, line(n))).collect() };
+        // This command is not sent: every node answers it when it is up.
+        let hello = cluster.collect(&each(&|_| "start".to_owned()), PATIENCE)?;
         cluster.otp = hello[0].answer.read("otp").ok_or_else(|| hello[0].unclear("otp"))?;
         let mut peers = String::from("peers");
         for reply in &hello {
             let port: u16 = reply.answer.read("port").ok_or_else(|| reply.unclear("port"))?;
             peers.push_str(&format!(" {}={port}", reply.node));
         }
-        cluster.ask(&all.iter().map(|&n| plain(n, peers.clone())).collect::<Vec<_>>(), PATIENCE)?;
-        let connect = |&n: &usize| plain(n, format!("connect {}", cluster.others(n, count)));
-        let connects: Vec<_> = all.iter().map(connect).collect();
+        cluster.ask(&each(&|_| peers.clone()), PATIENCE)?;
+        let connects = each(&|node| format!("connect {}", cluster.others(node, count)));
         cluster.ask(&connects, PATIENCE)?;
         Ok(cluster)
     }
@@ -141,7 +141,8 @@ impl Cluster {
                 }
                 (Some(NodeLine::Failed(reason)), place) => {
                     let command = place.map_or("", |place| &commands[place].line);
-                    return Err(self.failed(index, command, reason));
+                    let node = self.name(index);
+                    return Err(Error::Sentence(format!("node {node} failed at `{command}`: {reason}")));
                 }
                 (Some(NodeLine::Log(line)), _) => self.nodes[index].note(line),
                 (Some(NodeLine::Mark | NodeLine::Answer(_)), None) => {}
@@ -171,16 +172,13 @@ impl Cluster {
 
     fn silent(&self, command: &NodeCommand, limit: Duration) -> Error {
         let node = &self.nodes[command.node];
-        Error::NodeSilent {
-            node: node.name.clone(),
-            command: command.line.clone(),
-            seconds: limit.as_secs(),
-            log: node.last_words(),
-        }
-    }
-
-    fn failed(&self, index: usize, command: &str, reason: String) -> Error {
-        Error::NodeFailed { node: self.name(index).to_owned(), command: command.to_owned(), reason }
+        Error::Sentence(format!(
+            "node {} did not answer `{}` within {} s: it hangs, or the machine is overloaded. Its last words:\n{}",
+            node.name,
+            command.line,
+            limit.as_secs(),
+            node.last_words()
+        ))
     }
 
     fn ended(&mut self, index: usize) -> Error {
@@ -189,24 +187,22 @@ impl Cluster {
             self.nodes[index].note(line);
         }
         let node = &mut self.nodes[index];
-        Error::NodeEnded { when: node.ended(), log: node.last_words(), node: node.name.clone() }
+        let how = node.child.wait().map_or_else(|_| String::new(), |status| format!(" ({status})"));
+        let words = node.last_words();
+        Error::Sentence(format!("node {} ended unasked{how}. Its last words:\n{words}", node.name))
     }
 }
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        self.nodes.iter_mut().for_each(ErlangNode::dismiss);
+        // A node ends by itself when its input does; this does not wait, so that all of them end at the same time.
+        self.nodes.iter_mut().for_each(|node| node.input = None);
     }
 }
 
 /// Returns a command during which no processor use is read.
 pub fn plain(node: usize, line: String) -> NodeCommand {
     NodeCommand { node, line, watch: Vec::new() }
-}
-
-/// Returns a command that is not sent: every node answers it when it is up.
-fn boot(node: usize) -> NodeCommand {
-    plain(node, "start".into())
 }
 
 fn used(marks: &[Vec<Usage>]) -> Cores {
@@ -359,25 +355,11 @@ impl ErlangNode {
         let lines: Vec<_> = self.log.iter().map(|line| format!("  {line}")).collect();
         lines.join("\n")
     }
-
-    /// Waits for the process, and describes how it ended.
-    pub fn ended(&mut self) -> String {
-        match self.child.wait() {
-            Ok(status) => format!(" ({status})"),
-            Err(_) => String::new(),
-        }
-    }
-
-    /// Closes the input, at which the node ends by itself. This does not wait, so that all nodes of a cluster end at
-    /// the same time.
-    pub fn dismiss(&mut self) {
-        self.input = None;
-    }
 }
 
 impl Drop for ErlangNode {
     fn drop(&mut self) {
-        self.dismiss();
+        self.input = None;
         let deadline = Instant::now() + END_TIME;
         // std has no wait with a limit; this one usually ends after a few milliseconds.
         while Instant::now() < deadline {
@@ -471,10 +453,8 @@ fn node_home() -> Result<Scratch, Error> {
     let path = scratch.path().join(".erlang.cookie");
     let file = OpenOptions::new().write(true).create_new(true).mode(0o400).open(&path);
     let cookie = random_word()?;
-    match file.and_then(|mut file| file.write_all(cookie.as_bytes())) {
-        Ok(()) => Ok(scratch),
-        Err(source) => Err(Error::File { what: "write", path, source }),
-    }
+    file.and_then(|mut file| file.write_all(cookie.as_bytes())).map_err(Error::file("write", &path))?;
+    Ok(scratch)
 }
 
 /// The variable that names the folder of the modules, if they are not beside the program.

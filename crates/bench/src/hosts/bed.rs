@@ -42,7 +42,7 @@ impl Bed {
 
     /// Returns this program on host a, with both hosts in its ssh's configuration.
     pub fn caravan(&self, command: &str) -> Command {
-        let mut caravan = self.net.a.command(&self.program());
+        let mut caravan = self.net.a.command(&program());
         caravan.args([command, "-F"]).arg(&self.daemons.config);
         if !self.net.is_veth() {
             // Both are one host, for which it would use a pipe.
@@ -51,14 +51,9 @@ impl Bed {
         caravan.stdin(Stdio::null()).stdout(Stdio::null());
         caravan
     }
-
-    /// Returns a path to this program itself: its own path may meanwhile lead to another build.
-    pub fn program(&self) -> String {
-        program()
-    }
 }
 
-/// Returns a path to this program itself, for any process.
+/// Returns a path to this program itself, for any process: its own path may meanwhile lead to another build.
 pub fn program() -> String {
     format!("/proc/{}/exe", std::process::id())
 }
@@ -163,17 +158,14 @@ impl Net {
         self.a.namespace.is_some()
     }
 
-    /// Limits the traffic from a to b to ten gigabits per second.
-    pub fn limit(&self) -> Result<(), Error> {
+    /// Limits the traffic from a to b to ten gigabits per second, or removes the limit.
+    pub fn limit(&self, is_limited: bool) -> Result<(), Error> {
+        if !self.is_veth() {
+            return Err(Error::Sentence("it takes network namespaces".to_owned()));
+        }
         let mut command = self.a.command("tc");
-        command.args(["qdisc", "add", "dev", INTERFACE, "root"]).args(TBF);
-        run("tc (package iproute2)", command)
-    }
-
-    /// Removes the limit.
-    pub fn unlimit(&self) -> Result<(), Error> {
-        let mut command = self.a.command("tc");
-        command.args(["qdisc", "del", "dev", INTERFACE, "root"]);
+        command.args(["qdisc", if is_limited { "add" } else { "del" }, "dev", INTERFACE, "root"]);
+        command.args(TBF.iter().filter(|_| is_limited));
         run("tc (package iproute2)", command)
     }
 
@@ -317,7 +309,7 @@ fn daemon(place: &BenchHost, port: u16, folder: &Path, interrupt: &Interrupt) ->
     // Each host has a home of its own: Caravan's files there are removed with it, and the start-up files of the user's
     // shell do not affect any figure.
     let own = folder.join(name);
-    std::fs::create_dir(&own).map_err(|source| Error::File { what: "make", path: own.clone(), source })?;
+    std::fs::create_dir(&own).map_err(Error::file("make", &own))?;
     let own = own.display();
     let config = format!(
         "Port {port}\nListenAddress {}\nHostKey {at}/host\nAuthorizedKeysFile {at}/authorized\nPidFile none\n\
@@ -340,15 +332,11 @@ fn daemon(place: &BenchHost, port: u16, folder: &Path, interrupt: &Interrupt) ->
 }
 
 fn write(path: &Path, text: &str) -> Result<(), Error> {
-    std::fs::write(path, text).map_err(|source| Error::File { what: "write", path: path.to_owned(), source })
+    std::fs::write(path, text).map_err(Error::file("write", path))
 }
 
 fn read(path: &Path) -> Result<String, Error> {
-    std::fs::read_to_string(path).map_err(|source| Error::File {
-        what: "read",
-        path: path.to_owned(),
-        source,
-    })
+    std::fs::read_to_string(path).map_err(Error::file("read", path))
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ pub fn adopt() -> Result<(), Error> {
 }
 
 /// Returns the time used so far.
-pub fn read() -> CpuReading {
+fn read() -> CpuReading {
     let own = std::process::id() as i32;
     let ticks = |stat: &ProcessStat| stat.user_ticks + stat.system_ticks + stat.waited_for_ticks;
     let waited_for = ProcessStat::of(own).map_or(0, |stat| stat.waited_for_ticks);
@@ -49,16 +49,33 @@ pub fn read() -> CpuReading {
 }
 
 /// Returns the pids of the processes below this one that have not ended.
-pub fn living() -> HashSet<i32> {
+fn living() -> HashSet<i32> {
     let below = descendants(std::process::id() as i32).into_iter();
     below.filter(|(_, stat)| !stat.has_ended()).map(|(pid, _)| pid).collect()
 }
 
-/// Waits until no processes live but those of `before`.
-pub fn settle(before: &HashSet<i32>) {
-    let deadline = Instant::now() + SETTLE_LIMIT;
-    while living().difference(before).next().is_some() && Instant::now() < deadline {
-        std::thread::sleep(LOOK);
+/// A span in which processes are started and end.
+pub struct CpuSpan {
+    living: HashSet<i32>,
+    begin: CpuReading,
+}
+
+impl CpuSpan {
+    pub fn begin() -> Self {
+        Self { living: living(), begin: read() }
+    }
+
+    /// Waits until no processes live but those of the beginning. Returns the time that was used meanwhile.
+    pub fn end(self) -> CpuReading {
+        let deadline = Instant::now() + SETTLE_LIMIT;
+        while living().difference(&self.living).next().is_some() && Instant::now() < deadline {
+            std::thread::sleep(LOOK);
+        }
+        let end = read();
+        CpuReading {
+            processes: end.processes - self.begin.processes,
+            machine: end.machine - self.begin.machine,
+        }
     }
 }
 

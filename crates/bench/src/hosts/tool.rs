@@ -7,11 +7,14 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::chart::{CARAVAN, PEER, VARIANT};
 use crate::error::Error;
-use crate::hosts::bed::Bed;
-use crate::hosts::{bed, cpu};
+use crate::hosts::bed;
+use crate::hosts::bed::{Bed, BenchHost};
+use crate::hosts::cpu::{CpuReading, CpuSpan};
 use crate::interrupt::Interrupt;
 use crate::process::{ChildProgram, failed, is_installed};
+use crate::report::Sample;
 use crate::scratch::Scratch;
 
 /// How long a stream may take beyond the time of its bytes at [`SLOWEST`].
@@ -85,6 +88,15 @@ impl PipeTool {
         }
     }
 
+    /// Returns its colour in the chart.
+    pub fn colour(self) -> usize {
+        match self {
+            Self::CaravanInsecure | Self::CaravanBare => CARAVAN,
+            Self::Caravan => VARIANT,
+            _ => PEER,
+        }
+    }
+
     /// Returns the package to install, if the tool is missing.
     pub fn missing(self) -> Option<&'static str> {
         let (program, package) = match self {
@@ -102,23 +114,15 @@ impl PipeTool {
         let (a, b) = (&bed.net.a, &bed.net.b);
         let (address, number) = (b.address.to_string(), port.to_string());
         let file = bed.input.path();
-        let there = |program, words: &[&str]| {
-            let mut command = b.command(program);
-            command.args(words).stdin(Stdio::null()).stdout(Stdio::null());
-            Some(command)
-        };
-        let here = |program, words: &[&str]| {
-            let mut command = a.command(program);
+        let on = |host: &BenchHost, program, words: &[&str]| {
+            let mut command = host.command(program);
             command.args(words).stdin(Stdio::null()).stdout(Stdio::null());
             command
         };
+        let there = |program, words: &[&str]| Some(on(b, program, words));
+        let here = |program, words: &[&str]| on(a, program, words);
         let from_file = |mut command: Command| {
-            let input = File::open(&file);
-            command.stdin(input.map_err(|source| Error::File {
-                what: "open",
-                path: file.clone(),
-                source,
-            })?);
+            command.stdin(File::open(&file).map_err(Error::file("open", &file))?);
             Ok::<_, Error>(command)
         };
         let at = format!("{address}:{number}");
@@ -160,9 +164,7 @@ impl PipeTool {
                     client.arg("-F").arg(&file);
                 }
                 let path = bed.log("iperf3-client.json");
-                let said =
-                    File::create(&path).map_err(|source| Error::File { what: "make", path, source })?;
-                client.stdout(said);
+                client.stdout(File::create(&path).map_err(Error::file("make", &path))?);
                 (there("iperf3", &["-s", "-1", "-B", &address, "-p", &number]), client)
             }
         })
@@ -184,27 +186,13 @@ impl PipeTool {
     }
 }
 
-/// The figures of one stream.
-#[derive(Clone, Copy, Debug)]
-pub struct StreamSample {
-    /// The rate that the tool itself reports, or else all bytes divided by `wall_s`.
-    pub gb_per_s: f64,
-    /// Seconds from the start of the sending program to the end of both.
-    pub wall_s: f64,
-    /// The processes of both ends.
-    pub cpu_s_per_gb: f64,
-    /// The whole machine.
-    pub machine_cpu_s_per_gb: f64,
-}
-
 /// Moves the input from a to b.
-pub fn stream(tool: PipeTool, bed: &Bed) -> Result<StreamSample, Error> {
+pub fn stream(tool: PipeTool, bed: &Bed) -> Result<Vec<Sample>, Error> {
     let port = bed.net.free_port()?;
     let (receiver, sender) = tool.programs(bed, port)?;
     let limit = STREAM_LIMIT + Duration::from_secs(bed.input.bytes / SLOWEST);
-    let living = cpu::living();
     let received = || bed.net.received_bytes(bed.daemons.b.pid());
-    let (cpu_before, received_before) = (cpu::read(), received());
+    let (spent, received_before) = (CpuSpan::begin(), received());
     let mut receiver = match receiver {
         Some(command) => {
             let mut receiver = ChildProgram::logged(tool.key(), command, &bed.log("receiver.log"))?;
@@ -220,8 +208,8 @@ pub fn stream(tool: PipeTool, bed: &Bed) -> Result<StreamSample, Error> {
         receiver.end(start + limit, &bed.interrupt)?;
     }
     let wall_s = start.elapsed().as_secs_f64();
-    cpu::settle(&living);
-    let (cpu_after, carried) = (cpu::read(), received() - received_before);
+    let spent = spent.end();
+    let carried = received() - received_before;
     // iperf3 ends once all is sent, and drops what has not arrived by then.
     let left = if matches!(tool, PipeTool::Iperf3File | PipeTool::Iperf3) { SOCKETS_BYTES } else { 0 };
     let least = bed.input.bytes.saturating_sub(left);
@@ -232,12 +220,19 @@ pub fn stream(tool: PipeTool, bed: &Bed) -> Result<StreamSample, Error> {
     }
     let gigabytes = bed.input.bytes as f64 / 1e9;
     let own = tool.own_gb_per_s(bed, &sender.said())?;
-    Ok(StreamSample {
-        gb_per_s: own.unwrap_or(gigabytes / wall_s),
-        wall_s,
-        cpu_s_per_gb: (cpu_after.processes - cpu_before.processes) / gigabytes,
-        machine_cpu_s_per_gb: (cpu_after.machine - cpu_before.machine) / gigabytes,
-    })
+    // The rate that the tool itself reports, or else all bytes divided by the seconds until both programs have ended.
+    let gb_per_s = own.unwrap_or(gigabytes / wall_s);
+    Ok(stream_samples(gb_per_s, wall_s, &spent, gigabytes))
+}
+
+/// Returns the samples of a stream: its rate, and the processor time of each gigabyte.
+fn stream_samples(gb_per_s: f64, wall_s: f64, spent: &CpuReading, gigabytes: f64) -> Vec<Sample> {
+    vec![
+        Sample::new("gb_per_s", gb_per_s),
+        Sample::new("cpu_s_per_gb", spent.processes / gigabytes),
+        Sample::new("machine_cpu_s_per_gb", spent.machine / gigabytes),
+        Sample::new("wall_s", wall_s),
+    ]
 }
 
 /// Parses `Bandwidth 2.872 GB/s`, as `caravan pipe -v` prints it.
@@ -320,7 +315,7 @@ impl ShellLine {
             prints: format!("{WORD}\n"),
             command: through(script),
         };
-        let program = bed.program();
+        let program = bed::program();
         [
             line(
                 "caravan",
@@ -335,28 +330,32 @@ impl ShellLine {
         ]
     }
 
-    /// Runs the line. Returns its seconds from start to end, and the processor seconds of its own processes and of the
-    /// machine.
-    pub fn run(&self, interrupt: &Interrupt) -> Result<(f64, f64, f64), Error> {
+    /// Runs the line.
+    pub fn run(&self, interrupt: &Interrupt) -> Result<Vec<Sample>, Error> {
         let scratch = Scratch::create()?;
         let path = scratch.path().join("printed");
-        let printed =
-            File::create(&path).map_err(|source| Error::File { what: "make", path: path.clone(), source })?;
+        let printed = File::create(&path).map_err(Error::file("make", &path))?;
         let mut command = (self.command)();
         command.stdin(Stdio::null()).stdout(printed);
-        let living = cpu::living();
-        let before = cpu::read();
+        let spent = CpuSpan::begin();
         let start = Instant::now();
         let mut running = ChildProgram::logged(self.key, command, &scratch.path().join("log"))?;
         running.end(start + LINE_LIMIT, interrupt)?;
         let wall_s = start.elapsed().as_secs_f64();
-        cpu::settle(&living);
-        let after = cpu::read();
+        let spent = spent.end();
         let printed = std::fs::read_to_string(&path).unwrap_or_default();
         if printed != self.prints {
             return Err(failed(self.key, &format!("it printed {printed:?} instead of {:?}", self.prints)));
         }
-        Ok((wall_s, after.processes - before.processes, after.machine - before.machine))
+        let Some(bytes) = self.bytes else {
+            return Ok(vec![
+                Sample::new("wall_s", wall_s),
+                Sample::new("cpu_s", spent.processes),
+                Sample::new("machine_cpu_s", spent.machine),
+            ]);
+        };
+        let gigabytes = bytes as f64 / 1e9;
+        Ok(stream_samples(gigabytes / wall_s, wall_s, &spent, gigabytes))
     }
 }
 

@@ -2,21 +2,17 @@
 
 use std::time::{Duration, Instant};
 
-use caravan_fabric::Link;
 use caravan_fabric::contract::Armed;
 use caravan_fabric::verbs::{self, Port};
-use rustix::event::{PollFd, PollFlags, Timespec};
+use caravan_fabric::{Endpoint, Link};
 use serde::{Deserialize, Serialize};
 
 use crate::control;
-use crate::control::BenchChannel;
 use crate::error::Error;
 use crate::rdma::failed;
 
 /// The limit of a sample: many times what it takes.
 const SAMPLE_LIMIT: Duration = Duration::from_secs(100);
-/// How long a sleeper sleeps before it checks for the other side's end.
-const NAP: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 /// Polls that find nothing between two readings of the clock.
 const SPINS: u32 = 1 << 12;
 
@@ -47,6 +43,16 @@ pub struct EndCounts {
     pub wakeups: u64,
 }
 
+impl EndCounts {
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            doorbells: self.doorbells - earlier.doorbells,
+            completions: self.completions - earlier.completions,
+            wakeups: self.wakeups - earlier.wakeups,
+        }
+    }
+}
+
 /// One end of the link.
 #[derive(Debug)]
 pub struct RdmaEnd {
@@ -55,20 +61,8 @@ pub struct RdmaEnd {
 }
 
 impl RdmaEnd {
-    /// Connects the side that measures. `control` has told the other side that a link is wanted.
-    pub fn connect(control: &mut BenchChannel, ring_bytes: u64) -> Result<Self, Error> {
-        let endpoint = control::connect_rdma(control, &Link::exposure(ring_bytes)?)?;
-        Self::over(Link::new(endpoint, ring_bytes)?)
-    }
-
-    /// Connects the other side.
-    pub fn accept(control: &mut BenchChannel, ring_bytes: u64) -> Result<Self, Error> {
-        let endpoint = control::accept_rdma(control, &Link::exposure(ring_bytes)?)?;
-        Self::over(Link::new(endpoint, ring_bytes)?)
-    }
-
-    fn over(link: Link) -> Result<Self, Error> {
-        Ok(Self { link, buffer: Vec::new() })
+    pub fn over(endpoint: Box<dyn Endpoint>, ring_bytes: u64) -> Result<Self, Error> {
+        Ok(Self { link: Link::new(endpoint, ring_bytes)?, buffer: Vec::new() })
     }
 
     /// Returns the port of this machine that the link uses.
@@ -196,12 +190,7 @@ impl Waiting {
             }
         }
         if sleeps && link.arm(room)? == Armed::Wait {
-            let woken = {
-                let bell = link.wait_fd().ok_or_else(|| failed(&"it has no descriptor to wait for"))?;
-                let mut set = [PollFd::new(&bell, PollFlags::IN)];
-                rustix::event::poll(&mut set, Some(&NAP)).map_err(|why| failed(&why))? > 0
-            };
-            if woken {
+            if control::sleep(link.wait_fd())? {
                 link.acknowledge()?;
             }
             link.awake();

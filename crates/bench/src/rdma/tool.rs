@@ -47,6 +47,8 @@ pub struct ToolRun {
 }
 
 impl PerftestTool {
+    pub const ALL: [Self; 4] = [Self::WriteLatency, Self::SendLatency, Self::PingPong, Self::WriteBandwidth];
+
     pub fn program(self) -> &'static str {
         match self {
             Self::WriteLatency => "ib_write_lat",

@@ -43,8 +43,7 @@ impl RingMemory {
 
     pub fn open(path: &Path, ring_bytes: u64) -> Result<Self, Error> {
         let file = File::options().read(true).write(true).open(path);
-        let file =
-            file.map_err(|source| Error::File { what: "open the memory", path: path.to_owned(), source })?;
+        let file = file.map_err(Error::file("open the memory", path))?;
         let segment = Arc::new(Segment::attach(file.into(), Self::bytes(ring_bytes))?);
         Ok(Self { segment, ring_bytes })
     }

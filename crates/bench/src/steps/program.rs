@@ -3,12 +3,10 @@
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::os::unix::fs::FileExt;
 use std::time::Instant;
 
 use caravan_fabric::contract::Armed;
 use caravan_fabric::{Endpoint, Link, SpinMode, SpinPolicy, Turn};
-use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::{Deserialize, Serialize};
 
 use crate::args::StepsTransport;
@@ -21,9 +19,6 @@ use crate::steps::wire::{
 };
 use crate::steps::{Messages, StepProgram, StepSink, StepSource};
 
-/// The number of bytes of the file that are read at once for its digest.
-const DIGEST_CHUNK_BYTES: usize = 1 << 20;
-
 /// The task of a sample.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct StepTask {
@@ -31,7 +26,7 @@ pub struct StepTask {
     pub bytes: u64,
     /// The bytes of the file, which is read again from its start after its end: a multiple of every message's.
     pub file_bytes: u64,
-    /// True if the sample is not measured: the receiving side takes the digest of all bytes instead.
+    /// True if the sample is not measured: the receiving side compares all bytes instead.
     pub is_check: bool,
 }
 
@@ -108,17 +103,19 @@ pub fn receive_messages(
 /// The buffer that the receiving side copies into, as a program does that reads a pipe.
 pub struct CheckedOutput {
     buffer: Vec<u8>,
+    expected: Vec<u8>,
     file_bytes: u64,
-    digest: Option<digest::digest::Context>,
+    is_check: bool,
 }
 
 impl CheckedOutput {
     pub fn of(task: &StepTask, bytes: usize) -> Self {
-        let digest = task.is_check.then(|| digest::digest::Context::new(&digest::digest::SHA256));
-        Self { buffer: vec![0; bytes], file_bytes: task.file_bytes, digest }
+        let StepTask { file_bytes, is_check, .. } = *task;
+        Self { buffer: vec![0; bytes], expected: Vec::new(), file_bytes, is_check }
     }
 
-    /// Takes bytes of the stream from `position` on, and checks that their first word belongs there.
+    /// Takes bytes of the stream from `position` on, and checks that they belong there: the first word, or all bytes
+    /// if the sample is a check.
     pub fn take(
         &mut self,
         position: u64,
@@ -127,62 +124,15 @@ impl CheckedOutput {
     ) -> Result<(), Error> {
         let buffer = self.buffer.get_mut(..bytes).ok_or_else(|| failed(&"more came than fits"))?;
         copy(buffer)?;
-        let place = position % self.file_bytes;
-        match buffer.first_chunk() {
-            Some(first) if place % 8 == 0 && u64::from_le_bytes(*first) != word(place) => {
-                return Err(failed(&format!("the bytes from {position} on are others than were sent")));
-            }
-            _ => {}
+        let checked = if self.is_check { &*buffer } else { buffer.get(..8).unwrap_or_default() };
+        // The words that the bytes belong to; the first byte may be in the middle of one.
+        self.expected.clear();
+        for number in position / 8..=(position + checked.len() as u64) / 8 {
+            self.expected.extend_from_slice(&word(number * 8 % self.file_bytes).to_le_bytes());
         }
-        if let Some(digest) = &mut self.digest {
-            digest.update(buffer);
-        }
-        Ok(())
-    }
-
-    /// Returns the digest of all received bytes, if it was taken.
-    pub fn digest(self) -> Option<Vec<u8>> {
-        self.digest.map(|digest| digest.finish().as_ref().to_vec())
-    }
-}
-
-/// Returns the digest of all bytes that must arrive.
-pub fn expected_digest(task: &StepTask, bytes: u64, input: &PipeInput) -> Result<Vec<u8>, Error> {
-    let repeated = match task.program {
-        StepProgram::Messages(Messages { source: StepSource::Buffer, message_bytes, .. }) => {
-            message_bytes as u64
-        }
-        _ => task.file_bytes,
-    };
-    let mut digest = digest::digest::Context::new(&digest::digest::SHA256);
-    let mut chunk = vec![0; DIGEST_CHUNK_BYTES];
-    let mut position = 0;
-    while position < bytes {
-        let place = position % repeated;
-        let length = (bytes - position).min(repeated - place).min(DIGEST_CHUNK_BYTES as u64) as usize;
-        let part = chunk.get_mut(..length).unwrap_or_default();
-        input.file().read_exact_at(part, place).map_err(|why| failed(&why))?;
-        digest.update(part);
-        position += length as u64;
-    }
-    Ok(digest.finish().as_ref().to_vec())
-}
-
-/// The transport of the steps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum StepsCarrier {
-    Rdma,
-    Shm,
-    Tcp,
-}
-
-impl From<StepsTransport> for StepsCarrier {
-    fn from(transport: StepsTransport) -> Self {
-        match transport {
-            StepsTransport::Rdma => Self::Rdma,
-            StepsTransport::Shm => Self::Shm,
-            StepsTransport::Tcp => Self::Tcp,
+        match self.expected[(position % 8) as usize..].starts_with(checked) {
+            true => Ok(()),
+            false => Err(failed(&format!("the bytes from {position} on are others than were sent"))),
         }
     }
 }
@@ -195,14 +145,14 @@ pub enum StepsEnd {
 
 impl StepsEnd {
     /// Connects the sending side. The other side knows the carrier already. Also returns the description for users.
-    pub fn connect(control: &mut BenchChannel, carrier: StepsCarrier) -> Result<(Self, String), Error> {
+    pub fn connect(control: &mut BenchChannel, carrier: StepsTransport) -> Result<(Self, String), Error> {
         let (wire, link) = match carrier {
-            StepsCarrier::Rdma => (
+            StepsTransport::Rdma => (
                 control::connect_rdma(control, &exposure())?,
                 control::connect_rdma(control, &Link::exposure(RING_BYTES)?)?,
             ),
-            StepsCarrier::Shm => (control::connect_shm(control)?, control::connect_shm(control)?),
-            StepsCarrier::Tcp => {
+            StepsTransport::Shm => (control::connect_shm(control)?, control::connect_shm(control)?),
+            StepsTransport::Tcp => {
                 let port: u16 = control.answer()?;
                 let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).map_err(|why| failed(&why))?;
                 return Ok((Self::Tcp(TcpWire::new(stream)?), "TCP over loopback".to_owned()));
@@ -216,20 +166,20 @@ impl StepsEnd {
     }
 
     /// Connects the other side.
-    pub fn accept(control: &mut BenchChannel, carrier: StepsCarrier) -> Result<Self, Error> {
+    pub fn accept(control: &mut BenchChannel, carrier: StepsTransport) -> Result<Self, Error> {
         let (wire, link) = match carrier {
-            StepsCarrier::Rdma => (
+            StepsTransport::Rdma => (
                 control::accept_rdma(control, &exposure())?,
                 control::accept_rdma(control, &Link::exposure(RING_BYTES)?)?,
             ),
-            StepsCarrier::Shm => (
+            StepsTransport::Shm => (
                 control::accept_shm(control, ARENA_BYTES)?,
                 control::accept_shm(control, Link::mapped_arena_bytes(RING_BYTES)?)?,
             ),
-            StepsCarrier::Tcp => {
+            StepsTransport::Tcp => {
                 let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(|why| failed(&why))?;
                 let port = listener.local_addr().map_err(|why| failed(&why))?.port();
-                control.say(&Ok::<_, String>(port))?;
+                control.reply(&port)?;
                 let (stream, _) = listener.accept().map_err(|why| failed(&why))?;
                 return Ok(Self::Tcp(TcpWire::new(stream)?));
             }
@@ -246,21 +196,20 @@ impl StepsEnd {
         }
     }
 
-    /// Runs the receiving side of a sample. Returns the digest, if the sample is a check.
-    pub fn receive(&mut self, task: &StepTask) -> Result<Option<Vec<u8>>, Error> {
+    /// Runs the receiving side of a sample.
+    pub fn receive(&mut self, task: &StepTask) -> Result<(), Error> {
         let bytes = match task.program {
             StepProgram::Messages(messages) => messages.message_bytes,
             StepProgram::Stream => CHUNK_BYTES,
         };
         let mut output = CheckedOutput::of(task, bytes);
         match (task.program, self) {
-            (StepProgram::Stream, Self::Fabric(_, ring)) => ring.receive(task, &mut output)?,
-            (StepProgram::Stream, Self::Tcp(wire)) => receive_stream(wire.stream(), task, &mut output)?,
+            (StepProgram::Stream, Self::Fabric(_, ring)) => ring.receive(task, &mut output),
+            (StepProgram::Stream, Self::Tcp(wire)) => receive_stream(wire.stream(), task, &mut output),
             (StepProgram::Messages(messages), end) => {
-                receive_messages(end.wire(), task, &messages, &mut output)?;
+                receive_messages(end.wire(), task, &messages, &mut output)
             }
         }
-        Ok(output.digest())
     }
 
     fn fabric(wire: Box<dyn Endpoint>, link: Box<dyn Endpoint>) -> Result<Self, Error> {
@@ -280,8 +229,6 @@ impl StepsEnd {
 pub const RING_BYTES: u64 = 1 << 20;
 /// The number of bytes that are read, published and copied at once: small enough that both sides have work.
 pub const CHUNK_BYTES: usize = 128 << 10;
-/// How long a sleeper sleeps before it checks for the other side's end.
-const NAP: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// A link, and how this side waits for it.
 pub struct StepLink {
@@ -374,12 +321,7 @@ impl StepLink {
             if self.link.arm(room)? == Armed::LookAgain {
                 continue;
             }
-            let is_woken = {
-                let bell = self.link.wait_fd().ok_or_else(|| failed(&"nothing to wait for"))?;
-                let mut set = [PollFd::new(&bell, PollFlags::IN)];
-                rustix::event::poll(&mut set, Some(&NAP)).map_err(|why| failed(&why))? > 0
-            };
-            if is_woken {
+            if control::sleep(self.link.wait_fd())? {
                 self.link.acknowledge()?;
                 self.policy.woken(self.now_ns());
             } else {
@@ -445,37 +387,32 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_is_of_all_that_came_and_of_nothing_else() {
-        let input = PipeInput::create(4096).expect("made");
-        let expected = expected_digest(&TASK, 4096, &input).expect("read");
-        let came = |second: Vec<u8>| {
+    fn a_check_compares_every_byte() {
+        let take = |position, taken: Vec<u8>| {
             let mut output = CheckedOutput::of(&TASK, 2048);
-            for (position, bytes) in [(0, bytes(0)), (2048, second)] {
-                let copy = |to: &mut [u8]| {
-                    to.copy_from_slice(&bytes);
-                    Ok(())
-                };
-                output.take(position, 2048, copy).expect("taken");
-            }
-            output.digest().expect("a digest")
+            output.take(position, taken.len(), |to| {
+                to.copy_from_slice(&taken);
+                Ok(())
+            })
         };
-        assert_eq!(came(bytes(2048)), expected);
+        // The file begins again, and a part may begin in the middle of a word.
+        for position in [0, 2048, 4096] {
+            take(position, bytes(position % 4096)).expect("the next part");
+        }
+        take(2051, bytes(2048)[3..2000].to_vec()).expect("a part of it");
+        take(4088, [&bytes(2048)[2040..], &bytes(0)[..8]].concat()).expect("the end and the beginning");
         let mut flipped = bytes(2048);
         flipped[1000] ^= 1;
-        assert_ne!(came(flipped), expected);
-    }
-
-    #[test]
-    fn a_message_that_is_not_the_next_one_is_seen_without_a_digest() {
+        assert!(take(2048, flipped.clone()).is_err());
         let mut output = CheckedOutput::of(&StepTask { is_check: false, ..TASK }, 2048);
-        let stale = |to: &mut [u8]| {
-            to.copy_from_slice(&bytes(0));
-            Ok(())
+        let copy = |from: Vec<u8>| {
+            move |to: &mut [u8]| {
+                to.copy_from_slice(&from);
+                Ok(())
+            }
         };
-        output.take(0, 2048, stale).expect("the first");
-        let error = output.take(2048, 2048, stale).expect_err("the first again");
+        output.take(2048, 2048, copy(flipped)).expect("only the first word counts");
+        let error = output.take(2048, 2048, copy(bytes(0))).expect_err("the first part again");
         assert!(error.to_string().contains("the bytes from 2048 on are others"), "{error}");
-        // The file begins again.
-        output.take(4096, 2048, stale).expect("the first of the next turn");
     }
 }

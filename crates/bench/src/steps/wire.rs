@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use caravan_fabric::contract::{Armed, Event, Local, Operation};
 use caravan_fabric::{Endpoint, Error as FabricError, Exposure};
-use rustix::event::{PollFd, PollFlags, Timespec};
 
+use crate::control;
 use crate::error::Error;
 use crate::steps::{ACK_BYTES_MAX, BUFFERS_MAX, MESSAGE_BYTES_MAX};
 
@@ -137,8 +137,6 @@ pub const ARENA_BYTES: u64 = (ACK_RECEIVED_AT + ACK_BYTES_MAX) as u64;
 const ACK: u32 = 1 << 31;
 /// The number of events taken at once.
 const EVENTS_MAX: usize = 64;
-/// How long a sleeper sleeps before it checks for the other side's end.
-const NAP: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 /// The context of an acknowledgement's completion; that of a message's is the number of its buffer.
 const ACK_CONTEXT: u64 = u64::MAX;
 
@@ -207,12 +205,7 @@ impl FabricWire {
             if self.endpoint.arm()? == Armed::LookAgain {
                 continue;
             }
-            let is_woken = {
-                let bell = self.endpoint.wait_fd().ok_or_else(|| failed(&"nothing to wait for"))?;
-                let mut set = [PollFd::new(&bell, PollFlags::IN)];
-                rustix::event::poll(&mut set, Some(&NAP)).map_err(|why| failed(&why))? > 0
-            };
-            if is_woken {
+            if control::sleep(self.endpoint.wait_fd())? {
                 self.endpoint.acknowledge()?;
             } else {
                 self.endpoint.check_peer()?;
@@ -310,7 +303,7 @@ impl StepWire for FabricWire {
 mod tests {
     use super::*;
     use crate::pipe::PipeInput;
-    use crate::steps::program::{CheckedOutput, StepTask, expected_digest, receive_messages, send_messages};
+    use crate::steps::program::{CheckedOutput, StepTask, receive_messages, send_messages};
     use crate::steps::{Messages, StepProgram, StepSink, StepSource, steps};
     use caravan_fabric::contract::Capabilities;
     use caravan_fabric::sim::Network;
@@ -338,22 +331,21 @@ mod tests {
             let (network, left, right) = Network::pair(seed, ARENA_BYTES, capabilities).expect("a network");
             let program = StepProgram::Messages(messages);
             let task = StepTask { program, bytes: 96 << 10, file_bytes: input.bytes, is_check: true };
-            let bytes = messages.count(task.bytes) * messages.message_bytes as u64;
-            let came = thread::scope(|scope| {
+            thread::scope(|scope| {
                 scope.spawn(|| network.carry());
                 let receiver = scope.spawn(move || {
                     let mut output = CheckedOutput::of(&task, messages.message_bytes);
                     let mut wire = FabricWire::new(Box::new(right));
-                    receive_messages(&mut wire, &task, &messages, &mut output).expect("received");
+                    receive_messages(&mut wire, &task, &messages, &mut output)
+                        .unwrap_or_else(|why| panic!("seed {seed}: {messages:?}: {why}"));
                     // If the wire were dropped here, the other side's would end too.
-                    (output.digest(), wire)
+                    wire
                 });
                 let mut wire = FabricWire::new(Box::new(left));
-                send_messages(&mut wire, &task, &messages, &input).expect("sent");
-                receiver.join().expect("no panic").0
+                send_messages(&mut wire, &task, &messages, &input)
+                    .unwrap_or_else(|why| panic!("seed {seed}: {messages:?}: {why}"));
+                receiver.join().expect("no panic");
             });
-            let expected = expected_digest(&task, bytes, &input).expect("read");
-            assert_eq!(came, Some(expected), "seed {seed}: {messages:?}");
         }
     }
 

@@ -75,13 +75,20 @@ fn a_ring_between_two_processes_is_measured_beside_the_loop_in_c() {
         return;
     }
     let json = json(&output);
-    let measured = json["measured"].as_array().expect("a list");
-    assert_eq!(measured.len(), 3);
-    for row in measured {
-        assert!(row["ring_ns"]["median"].as_f64() > Some(0.0), "{row}");
-        assert_eq!(row["ratio"]["samples"].as_array().map(Vec::len), Some(2), "{row}");
+    assert_eq!((&json["schema"], &json["benchmark"]), (&"caravan-bench/1".into(), &"ring".into()));
+    let cases = json["cases"].as_array().expect("a list");
+    for key in ["stream", "stream_batched", "round_trip"] {
+        assert!(cases.iter().any(|case| case["key"] == key), "{key}");
     }
-    assert!(text(&output.stderr).contains("ring/loop"), "{}", text(&output.stderr));
+    // Where the cores move, a case has samples near and far.
+    for case in cases {
+        let ring = &case["contenders"][1]["figures"]["ns"];
+        assert!(ring["median"].as_f64() > Some(0.0), "{case}");
+        let samples = ring["ratio"]["samples"].as_array().map(Vec::len);
+        assert!(samples >= Some(1) && samples <= Some(2), "{case}");
+    }
+    let table = text(&output.stderr);
+    assert!(table.contains("bare loop in C") && table.contains("ratio"), "{table}");
 }
 
 #[test]

@@ -33,10 +33,12 @@ fn every_benchmark_moves_packets_and_is_written_down() {
         return;
     }
     let json = json(&output);
-    assert_eq!(json["schema"], "caravan-bench-engine/1");
-    assert!(json["machine"]["kernel"].is_string() && json["cores"].is_array(), "{json}");
-    let figures = json["figures"].as_array().expect("a list");
-    let keys: Vec<_> = figures.iter().filter_map(|figure| figure["key"].as_str()).collect();
+    assert_eq!((&json["schema"], &json["benchmark"]), (&"caravan-bench/1".into(), &"engine".into()));
+    assert!(json["machine"]["kernel"].is_string() && json["facts"]["cores"]["first"].is_u64(), "{json}");
+    let cases = json["cases"].as_array().expect("a list");
+    let contenders = |case: &Value| case["contenders"].as_array().expect("a list").clone();
+    let all: Vec<_> = cases.iter().flat_map(contenders).collect();
+    let keys: Vec<_> = all.iter().filter_map(|one| one["key"].as_str()).collect();
     for expected in [
         "basic1/60",
         "source-sink/60",
@@ -47,40 +49,47 @@ fn every_benchmark_moves_packets_and_is_written_down() {
         "interlink-touch/60/copy",
         "swap",
         "swap/c-loop",
-        "swap/ratio",
         "tunnel/60",
         "tunnel2/60/swap",
         "scale/60/1",
         "recovery",
-        "recovery/gap",
     ] {
         assert!(keys.contains(&expected), "{expected} in {keys:?}");
     }
-    for figure in figures {
-        assert!(figure["value"]["median"].as_f64() > Some(0.0), "{figure}");
-        if figure["unit"] == "ns_per_packet" {
-            let (ns, mpps) = (figure["value"]["median"].as_f64(), figure["mpps"]["median"].as_f64());
-            let product = ns.expect("ns") * mpps.expect("a rate");
-            assert!((product - 1e3).abs() < 1.0, "{figure}");
-            assert!(figure["cpu_ns"]["median"].as_f64() > Some(0.0), "{figure}");
+    for one in &all {
+        let figures = one["figures"].as_object().expect("figures");
+        assert!(figures.values().all(|figure| figure["median"].as_f64() > Some(0.0)), "{one}");
+        if one["key"] != "recovery" {
+            let median = |figure: &str| figures[figure]["median"].as_f64().expect("a figure");
+            assert!((median("ns") * median("mpps") - 1e3).abs() < 1.0, "{one}");
+            assert!(median("cpu_ns") > 0.0 && median("gbit_per_s") > 0.0, "{one}");
         }
     }
-    let near_or_far = figures.iter().filter(|figure| figure["key"] == "interlink/60/swap");
-    for figure in near_or_far {
-        assert!(figure["placement"] == "near" || figure["placement"] == "far", "{figure}");
-        assert!(figure["line_ns"]["median"].as_f64() > Some(1.0), "{figure}");
-        assert!(figure["goal"]["at_least_mpps"].is_f64() && figure["reached"].is_boolean(), "{figure}");
+    for case in cases.iter().filter(|case| case["key"] == "interlink/60") {
+        assert!(case["placement"] == "near" || case["placement"] == "far", "{case}");
+        assert!(case["line_ns"]["median"].as_f64() > Some(1.0), "{case}");
+        assert!(case["goals"][0]["value"].is_f64() && case["goals"][0]["is_reached"].is_boolean(), "{case}");
+        assert!(case["contenders"][1]["figures"]["cpu_ns"]["ratio"]["p"].is_f64(), "{case}");
     }
-    let recovery = figures.iter().find(|figure| figure["key"] == "recovery").expect("a figure");
-    assert!(recovery["value"]["samples"].as_array().map(Vec::len) >= Some(5), "{recovery}");
+    let recovery = all.iter().find(|one| one["key"] == "recovery").expect("a figure");
+    for figure in ["ms", "gap_ms", "quiet_gap_ms"] {
+        assert!(recovery["figures"][figure]["samples"].as_array().map(Vec::len) >= Some(5), "{recovery}");
+    }
 
     let lines = fs::read_to_string(&history).expect("a history");
-    assert_eq!(lines.lines().count(), figures.len());
-    let first: Value = serde_json::from_str(lines.lines().next().expect("a line")).expect("JSON");
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let swaps = all.iter().filter(|one| one["key"] == "swap").count();
+    // A line for each contender, two more for the recovery, and one for each ratio to the bare loop.
+    assert_eq!(lines.len(), all.len() + 2 + swaps);
+    for (key, unit) in [("swap/ratio", "ratio"), ("recovery/gap", "ns"), ("swap/c-loop", "ns")] {
+        let line = lines.iter().find(|line| line["benchmark"] == key).expect("a line");
+        assert_eq!(line["unit"], unit, "{line}");
+    }
+    let first = &lines[0];
     assert!(first["date"].as_str().is_some_and(|date| date.ends_with('Z')), "{first}");
     assert!(first["machine"]["processor"].is_string() && first["samples"].is_array(), "{first}");
     assert!(fs::read_to_string(&svg).expect("a chart").contains("source-sink"));
-    assert!(table.contains("Swap or copy") && table.contains("of each pair"), "{table}");
+    assert!(table.contains("CPU ns") && table.contains("times the time of the bare loop in C: "), "{table}");
 }
 
 /// True if a process runs whose command line contains the marker: a sample, or a worker forked from it.
@@ -165,10 +174,14 @@ fn a_comparison_says_what_has_changed_and_ends_as_it_is_told() {
         (&[][..], 0, &["A: run 2", "B: run 4", "+20.0%", "REGRESSION", "1 worse, 0 better, 1 the same"][..]),
         (&["--fail-on-regression"], 1, &["REGRESSION"]),
         (&["1", "2", "--fail-on-regression"], 0, &["-20.0%", "improvement", "0 worse, 1 better, 1 the same"]),
-        (&["c0ffee2", "2026-01-04"], 0, &["A: run 2", "B: run 4"]),
+        (
+            &["c0ffee2", "2026-01-04"],
+            0,
+            &["A: run 2, 2026-01-02T00:00:00Z, c0ffee2", "B: run 4", "10.0 (9)", "12.0 (9)", "1.0000  "],
+        ),
         (&["--threshold", "25", "--fail-on-regression"], 0, &["0 worse, 0 better, 2 the same"]),
         (&["1", "2"], 0, &["1 in one of the runs alone"]),
-        (&["3", "4"], 0, &["ANOTHER MACHINE"]),
+        (&["3", "4"], 0, &["ANOTHER MACHINE, 16 x P"]),
         (&["--", "-3", "-1"], 0, &["A: run 2", "B: run 4"]),
     ] {
         let output = run(&[&["bench", "compare", "--history", path], words].concat());

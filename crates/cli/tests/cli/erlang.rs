@@ -44,12 +44,16 @@ fn two_nodes_are_measured_and_the_files_are_written() {
     let results = modules.0.join("results");
     let json = fs::read(results.join("erlang.json")).expect("the results");
     let json: serde_json::Value = serde_json::from_slice(&json).expect("JSON");
-    assert_eq!(json["carried"]["tcp"]["transport"], "inet_tcp");
-    assert!(json["carried"]["tcp"]["rpcs"].as_u64() > Some(0));
-    for figure in json["figures"].as_array().expect("figures") {
-        let median = figure["measured"]["tcp"]["median"].as_f64();
-        let may_be_nothing = ["rpc2_user_us", "rpc2_system_us"].iter().any(|key| figure["key"] == *key);
-        assert!(median > Some(0.0) || may_be_nothing, "{figure}");
+    assert_eq!(json["facts"]["carried"]["tcp"]["transport"], "inet_tcp");
+    assert!(json["facts"]["carried"]["tcp"]["rpcs"].as_u64() > Some(0));
+    for case in json["cases"].as_array().expect("cases") {
+        assert_eq!(case["contenders"][0]["key"], "tcp");
+        let figures = case["contenders"][0]["figures"].as_object().expect("figures");
+        assert_eq!(figures.len(), case["figures"].as_array().map_or(0, Vec::len), "{case}");
+        for (key, figure) in figures {
+            let may_be_nothing = key == "user_us" || key == "system_us";
+            assert!(figure["median"].as_f64() > Some(0.0) || may_be_nothing, "{case}");
+        }
     }
     assert!(fs::read_to_string(results.join("erlang.svg")).expect("a chart").contains("2 nodes"));
 }

@@ -51,16 +51,19 @@ fn every_step_is_measured_in_order_over_shared_memory_and_tcp() {
         let folder = Folder::new();
         let (output, _) = bench(&folder, &format!("--steps --transport {transport} --rounds 2 --bytes 40Mi"));
         let json = json(&output);
-        assert_eq!(json["schema"], "caravan-bench-pipe-steps/1");
-        assert_eq!(json["transport"], transport);
+        assert_eq!(json["benchmark"], "pipe-steps");
+        assert_eq!(json["facts"]["transport"], transport);
         let steps = "4k 1-byte-acks batched-acks 64k 1m 8m untouched copy two-buffers read-ahead stream";
-        assert_eq!(keys(&json["steps"]).join(" "), steps);
-        for step in json["steps"].as_array().expect("a list") {
-            assert_eq!(step["gb_per_s"]["samples"].as_array().map(Vec::len), Some(2), "{step}");
-            assert!(step["gb_per_s"]["min"].as_f64() > Some(0.0), "{step}");
+        let contenders = &json["cases"][0]["contenders"];
+        assert_eq!(keys(contenders).join(" "), steps);
+        for step in contenders.as_array().expect("a list") {
+            let rate = &step["figures"]["gb_per_s"];
+            assert_eq!(rate["samples"].as_array().map(Vec::len), Some(2), "{step}");
+            assert!(rate["min"].as_f64() > Some(0.0), "{step}");
+            assert_eq!(rate["ratio"].is_object(), step["key"] != "4k", "{step}");
         }
         let table = text(&output.stderr);
-        assert!(table.contains(last) && table.contains("post GB/s"), "{table}");
+        assert!(table.contains(last) && table.contains("post GB/s") && table.contains("gain"), "{table}");
         assert!(fs::read_to_string(svg(&folder)).expect("a chart").contains("two buffers"));
     }
 }
@@ -72,11 +75,11 @@ fn caravan_and_the_tools_that_are_there_are_measured_beside_each_other() {
         bench(&folder, "--only same-host,veth,veth-10g,start --network loopback --rounds 1 --bytes 16Mi");
     let table = text(&output.stderr);
     let json = json(&output);
-    assert_eq!(json["schema"], "caravan-bench-pipe/1");
+    assert_eq!(json["benchmark"], "pipe");
     assert_eq!(keys(&json["cases"]), ["same-host", "veth", "start"]);
-    assert_eq!(keys(&json["cases"][0]["rows"]), ["caravan", "shell"]);
-    assert_eq!(keys(&json["cases"][2]["rows"]), ["caravan", "ssh"]);
-    let tools = keys(&json["cases"][1]["rows"]);
+    assert_eq!(keys(&json["cases"][0]["contenders"]), ["caravan", "shell"]);
+    assert_eq!(keys(&json["cases"][2]["contenders"]), ["caravan", "ssh"]);
+    let tools = keys(&json["cases"][1]["contenders"]);
     assert_eq!(tools[..2], ["caravan-insecure", "caravan"]);
     assert!(tools.contains(&"ssh"), "{tools:?}");
     for tool in ["nc", "socat", "mbuffer", "iperf3"] {
@@ -85,10 +88,14 @@ fn caravan_and_the_tools_that_are_there_are_measured_beside_each_other() {
     }
     for case in json["cases"].as_array().expect("a list") {
         assert!(!case["goals"].as_array().expect("goals").is_empty(), "{case}");
-        for row in case["rows"].as_array().expect("a list") {
-            for figure in ["value", "ratio", "wall_s"] {
-                assert!(row[figure]["median"].as_f64() > Some(0.0), "{figure}: {row}");
+        for row in case["contenders"].as_array().expect("a list") {
+            let figures = row["figures"].as_object().expect("figures");
+            assert!(figures.contains_key("wall_s") && figures.len() >= 3, "{row}");
+            for figure in ["gb_per_s", "wall_s"].into_iter().filter_map(|key| figures.get(key)) {
+                assert!(figure["median"].as_f64() > Some(0.0), "{row}");
             }
+            let first = figures.get("gb_per_s").unwrap_or(&figures["wall_s"]);
+            assert_eq!(first["ratio"].is_object(), row != &case["contenders"][0], "{row}");
         }
     }
     assert!(table.contains("two addresses of loopback: no namespaces"), "{table}");
@@ -113,8 +120,8 @@ fn namespaces_are_joined_and_go_and_so_do_those_of_a_dead_benchmark() {
     let (output, pid) = bench(&folder, "--only veth,veth-10g --rounds 1 --bytes 16Mi");
     let json = json(&output);
     assert_eq!(keys(&json["cases"]), ["veth", "veth-10g"], "{}", text(&output.stderr));
-    for row in json["cases"][1]["rows"].as_array().expect("a list") {
-        assert!(row["percent_of_line"].as_f64() > Some(0.0), "{row}");
+    for row in json["cases"][1]["contenders"].as_array().expect("a list") {
+        assert!(row["figures"]["percent_of_line"]["median"].as_f64() > Some(0.0), "{row}");
     }
     assert!(!namespaces().iter().any(|name| name == abandoned));
     assert!(is_clean(&folder, pid));
