@@ -79,9 +79,8 @@ impl SegmentView {
         let length = usize::try_from(bytes).map_err(|_| Error::Size { bytes, maximum: usize::MAX as u64 })?;
         // SAFETY: a null hint lets the kernel choose addresses that nothing else uses; `length` is not zero, and
         // the file has as many bytes.
-        let mapping = unsafe {
-            rustix::mm::mmap(ptr::null_mut(), length, ProtFlags::READ, MapFlags::SHARED, &file, 0)
-        };
+        let mapping =
+            unsafe { rustix::mm::mmap(ptr::null_mut(), length, ProtFlags::READ, MapFlags::SHARED, &file, 0) };
         let mapping = NonNull::new(mapping.map_err(system("mmap"))?.cast::<u8>())
             .ok_or_else(|| Error::System { call: "mmap", source: rustix::io::Errno::FAULT.into() })?;
         Ok(Self { mapping, bytes: length })
