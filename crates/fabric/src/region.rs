@@ -10,8 +10,7 @@
 //! | peer | [`borrow`](crate::Endpoint::borrow): its places are named by the number | it got the token, over any channel that has authenticated the owner |
 //! | owner | [`revoke`](crate::Endpoint::revoke): the number is lent no more | for ever: an endpoint uses no number twice, so an old place never names other memory |
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use caravan_segment::{Pages, Segment, SharedSlice};
 
@@ -52,7 +51,8 @@ pub const LOANS_MAX: u16 = 4096;
 #[derive(Clone, Debug)]
 pub struct Region {
     memory: SharedSlice,
-    id: u64,
+    /// Shared by all clones.
+    identity: Arc<()>,
 }
 
 impl Region {
@@ -68,14 +68,12 @@ impl Region {
 
     /// Makes a region of a segment that has all of its memory.
     pub fn of_segment(segment: &Arc<Segment>) -> Result<Self, Error> {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
         let bytes = segment.maximum_bytes();
         if bytes % 8 != 0 || bytes > REGION_BYTES_MAX {
             return Err(Error::ArenaBytes { bytes, maximum: REGION_BYTES_MAX });
         }
         let memory = segment.slice(0, bytes)?;
-        // Relaxed: the ids only differ.
-        Ok(Self { memory, id: NEXT.fetch_add(1, Ordering::Relaxed) })
+        Ok(Self { memory, identity: Arc::new(()) })
     }
 
     /// Returns the memory.
@@ -88,9 +86,14 @@ impl Region {
         self.memory.bytes()
     }
 
-    /// Returns what tells this region from every other one of this process.
-    pub(crate) fn id(&self) -> u64 {
-        self.id
+    /// Returns what tells this region from every other one, and whether it still exists.
+    pub(crate) fn downgrade(&self) -> Weak<()> {
+        Arc::downgrade(&self.identity)
+    }
+
+    /// True if `other` was made from this region or from a clone of it.
+    pub(crate) fn is(&self, other: &Weak<()>) -> bool {
+        std::ptr::eq(Arc::as_ptr(&self.identity), other.as_ptr())
     }
 }
 
@@ -237,8 +240,13 @@ impl<T> RegionTable<T> {
         self.remove(number).ok_or(Error::NoRegion { what: "revoke", number, why: "is not lent" })
     }
 
-    pub(crate) fn drain(&mut self) -> impl Iterator<Item = T> + '_ {
-        self.rows.drain(..).flatten()
+    /// Takes the last row out.
+    pub(crate) fn pop(&mut self) -> Option<T> {
+        loop {
+            if let Some(row) = self.rows.pop()? {
+                return Some(row);
+            }
+        }
     }
 }
 

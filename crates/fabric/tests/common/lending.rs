@@ -2,11 +2,13 @@
 //! where the backend has those. The first end of each pair owns the region, the second one borrows it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use caravan_fabric::contract::{Event, Local, Operation};
 use caravan_fabric::sim::Random;
 use caravan_fabric::{Error, Region, RegionAccess, RegionNumber, RegionToken};
 
+use super::PATIENCE;
 use super::pair::Pair;
 use super::pattern::Pattern;
 
@@ -14,8 +16,8 @@ use super::pattern::Pattern;
 const REGION_BYTES: u64 = 32 << 10;
 /// The number of borrowers of one region.
 const PEERS: u64 = 64;
-/// The number of polls after which what must be refused should have been.
-const POLLS_MAX: u32 = 200_000;
+/// The number of reads after which a write must have landed.
+const READS_MAX: u32 = 100_000;
 
 /// Makes a new pair for a seed.
 pub type MakePair<'a> = &'a mut dyn FnMut(u64) -> Pair;
@@ -88,7 +90,8 @@ fn refused(pair: &mut Pair, operation: Operation) -> Error {
             started => break started,
         }
     };
-    for _ in 0..POLLS_MAX {
+    let begun = Instant::now();
+    while begun.elapsed() < PATIENCE {
         started = started.and_then(|()| pair.ends[1].doorbell()).and_then(|()| pair.ends[1].flush());
         started = started.and_then(|()| pair.ends[1].poll(&mut pair.seen[1], 16).map(drop));
         if let Err(error) = started {
@@ -108,7 +111,7 @@ pub fn a_lent_region_is_within_reach(make: MakePair<'_>, seed: u64) {
     pair.ends[1].arena().copy_in(0, &[0xEE; 3000]);
     complete(&mut pair, write(0, number.place(5001), 3000));
     // A later read by the same peer finds what was written, once the write has landed.
-    for _ in 0..POLLS_MAX {
+    for _ in 0..READS_MAX {
         complete(&mut pair, read(number.place(5000), 4000, 3002, 4));
         let mut bytes = vec![0; 3002];
         pair.ends[1].arena().copy_out(4000, &mut bytes);

@@ -47,6 +47,12 @@ impl Pair {
         Self { ends: [left, right], seen: [Vec::new(), Vec::new()], network: None }
     }
 
+    /// Makes a pair over an RDMA device of this machine, its first end in a domain.
+    pub fn verbs_in(domain: &verbs::Domain, exposure: &Exposure) -> Self {
+        let [left, right] = verbs_ends_in(domain, exposure);
+        Self { ends: [left, right], seen: [Vec::new(), Vec::new()], network: None }
+    }
+
     /// Polls both ends until `done`. Panics if nothing more comes before that.
     pub fn until(&mut self, mut done: impl FnMut(&[Vec<Event>; 2]) -> bool) {
         let mut empty = 0;
@@ -104,7 +110,12 @@ pub fn shm_ends(arena_bytes: u64) -> (shm::ShmEndpoint, shm::ShmEndpoint) {
 
 /// Makes two endpoints over an RDMA device, each in a thread of its own as two processes would.
 pub fn verbs_ends(exposure: &Exposure) -> [Box<dyn Endpoint>; 2] {
-    let (pending, request) = verbs::connect(&verbs::offer().unwrap(), exposure).unwrap();
+    verbs_ends_in(&verbs::Domain::new(), exposure)
+}
+
+/// Makes two endpoints over an RDMA device, the first one in a domain.
+pub fn verbs_ends_in(domain: &verbs::Domain, exposure: &Exposure) -> [Box<dyn Endpoint>; 2] {
+    let (pending, request) = domain.connect(&verbs::offer().unwrap(), exposure).unwrap();
     let (accepting, answer) = verbs::accept(&request, exposure).unwrap();
     std::thread::scope(|scope| {
         let right = scope.spawn(|| accepting.finish(&[], PATIENCE).unwrap());
