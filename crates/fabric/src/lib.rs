@@ -6,6 +6,7 @@ pub mod contract;
 mod link;
 mod link_staged;
 mod region;
+pub mod seal;
 pub mod shm;
 #[cfg(any(test, feature = "sim"))]
 pub mod sim;
