@@ -2,10 +2,10 @@
 //!
 //! Two processes hold an [`Endpoint`] each, connected to one another. Each exposes one *arena*,
 //! memory registered once, that the peer can reach with one-sided operations; operations name
-//! places in arenas by offset. An endpoint can also [lend](Endpoint::lend) the peer [regions](Region), memory that is
-//! made once for any number of peers; a place in a region has the region's number in it. Posted operations start at the next [`Endpoint::doorbell`] and
-//! finish as [`Completion`]s. An endpoint is used by one thread at a time, and has no thread of
-//! its own.
+//! places in arenas by offset. An endpoint can also [lend](Endpoint::lend) the peer [regions](Region), memory
+//! that is made once for any number of peers; a place in a region has the region's number in it. Posted
+//! operations start at the next [`Endpoint::doorbell`] and finish as [`Completion`]s. An endpoint is used by one
+//! thread at a time.
 //!
 //! What a backend promises beyond that is in its [`Capabilities`], filled from what the device
 //! reports. In particular, no user of an endpoint may assume
@@ -30,6 +30,8 @@ pub enum Provider {
     Sim,
     /// An RDMA device.
     Rdma,
+    /// A TCP connection.
+    Tcp,
 }
 
 impl Provider {
@@ -39,6 +41,7 @@ impl Provider {
             Self::Shm => "shm",
             Self::Sim => "sim",
             Self::Rdma => "rdma",
+            Self::Tcp => "tcp",
         }
     }
 }

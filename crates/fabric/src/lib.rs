@@ -10,6 +10,7 @@ pub mod seal;
 pub mod shm;
 #[cfg(any(test, feature = "sim"))]
 pub mod sim;
+pub mod tcp;
 pub mod verbs;
 
 pub use caravan_ring::{SpinMode, SpinPolicy, Turn};

@@ -36,7 +36,7 @@ use crate::contract::{
     Armed, Capabilities, Completion, Endpoint, Error, Event, Local, Operation, OperationBounds, Provider,
 };
 use crate::region::{self, LOANS_MAX, Region, RegionAccess, RegionNumber, RegionToken};
-use lending::Lending;
+use lending::ShmLending;
 
 pub use handover::{Listener, connect, offered_arena_bytes, pair};
 
@@ -74,7 +74,7 @@ pub struct ShmEndpoint {
     their_bell: OwnedFd,
     /// Nothing but descriptors of lent regions goes through the tether.
     tether: OwnedFd,
-    lending: Lending,
+    lending: ShmLending,
 }
 
 impl ShmEndpoint {
@@ -105,7 +105,7 @@ impl ShmEndpoint {
             our_bell,
             their_bell,
             tether,
-            lending: Lending::new(revoked(&ours)?, revoked(&theirs)?),
+            lending: ShmLending::new(revoked(&ours)?, revoked(&theirs)?),
         })
     }
 

@@ -127,6 +127,16 @@ impl SharedSlice {
         unsafe { ptr::copy_nonoverlapping(self.start.as_ptr().add(offset), to.as_mut_ptr(), to.len()) }
     }
 
+    /// Does what [`copy_out`](Self::copy_out) does, and loads each whole word all at once where `offset` is a multiple of 8.
+    pub fn copy_words_out(&self, offset: usize, to: &mut [u8]) {
+        let words = if offset % 8 == 0 { to.len() / 8 * 8 } else { 0 };
+        let (whole, rest) = to.split_at_mut(words);
+        for (at, word) in (offset..).step_by(8).zip(whole.chunks_exact_mut(8)) {
+            word.copy_from_slice(&self.word(at).load(Ordering::Relaxed).to_ne_bytes());
+        }
+        self.copy_out(offset + words, rest);
+    }
+
     /// Copies `bytes` bytes from this slice at `offset` to `to_offset` of another one.
     pub fn copy_to(&self, offset: usize, bytes: usize, to: &SharedSlice, to_offset: usize) {
         self.check(offset, bytes);

@@ -21,7 +21,7 @@ use crate::region::{
 
 /// What an endpoint lends and has borrowed.
 #[derive(Debug)]
-pub(super) struct Lending {
+pub(super) struct ShmLending {
     lent: RegionTable<()>,
     borrowed: RegionTable<BorrowedMemory>,
     /// The regions that the peer has revoked, a bit each.
@@ -39,7 +39,7 @@ struct BorrowedMemory {
     memory: Option<SharedSlice>,
 }
 
-impl Lending {
+impl ShmLending {
     pub(super) fn new(revoked_by_peer: SharedSlice, revoked_by_us: SharedSlice) -> Self {
         Self {
             lent: RegionTable::default(),

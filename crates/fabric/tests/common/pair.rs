@@ -2,6 +2,7 @@
 
 use caravan_fabric::contract::{Armed, Endpoint, Event, Operation};
 use caravan_fabric::sim::{Faults, Faulty, Network};
+use caravan_fabric::tcp::{self, TcpSealing};
 use caravan_fabric::{Error, Exposure, Link, shm, verbs};
 
 use super::PATIENCE;
@@ -38,6 +39,18 @@ impl Pair {
     /// Makes a pair through mapped memory, with faults in front of it.
     pub fn faulty_shm(faults: Faults, seed: u64, arena_bytes: u64) -> Self {
         let (left, right) = shm_ends(arena_bytes);
+        Self::new(Faulty::new(left, faults, seed), Faulty::new(right, faults, !seed), None)
+    }
+
+    /// Makes a pair over TCP within this machine.
+    pub fn tcp(sealing: TcpSealing, exposure: &Exposure) -> Self {
+        let (left, right) = tcp::pair(exposure, sealing).unwrap();
+        Self::new(left, right, None)
+    }
+
+    /// Makes a pair over TCP, with faults in front of it.
+    pub fn faulty_tcp(faults: Faults, seed: u64, exposure: &Exposure) -> Self {
+        let (left, right) = tcp::pair(exposure, TcpSealing::Plain).unwrap();
         Self::new(Faulty::new(left, faults, seed), Faulty::new(right, faults, !seed), None)
     }
 
