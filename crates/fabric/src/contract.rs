@@ -2,9 +2,10 @@
 //!
 //! Two processes hold an [`Endpoint`] each, connected to one another. Each exposes one *arena*,
 //! memory registered once, that the peer can reach with one-sided operations; operations name
-//! places in arenas by offset. Posted operations start at the next [`Endpoint::doorbell`] and
-//! finish as [`Completion`]s. An endpoint is used by one thread at a time, and has no thread of
-//! its own.
+//! places in arenas by offset. An endpoint can also [lend](Endpoint::lend) the peer [regions](Region), memory
+//! that is made once for any number of peers; a place in a region has the region's number in it. Posted
+//! operations start at the next [`Endpoint::doorbell`] and finish as [`Completion`]s. An endpoint is used by one
+//! thread at a time.
 //!
 //! What a backend promises beyond that is in its [`Capabilities`], filled from what the device
 //! reports. In particular, no user of an endpoint may assume
@@ -15,7 +16,9 @@
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
-use caravan_segment::SharedSlice;
+use caravan_segment::{SegmentView, SharedSlice};
+
+use crate::region::{self, BorrowedBounds, Region, RegionAccess, RegionNumber, RegionToken};
 
 /// The backend that carries an endpoint's traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,6 +30,8 @@ pub enum Provider {
     Sim,
     /// An RDMA device.
     Rdma,
+    /// A TCP connection.
+    Tcp,
 }
 
 impl Provider {
@@ -36,6 +41,7 @@ impl Provider {
             Self::Shm => "shm",
             Self::Sim => "sim",
             Self::Rdma => "rdma",
+            Self::Tcp => "tcp",
         }
     }
 }
@@ -55,12 +61,23 @@ pub struct Capabilities {
     pub immediates_ordered: bool,
     /// The endpoint has compare-and-swap.
     pub compare_and_swap: bool,
-    /// Compare-and-swap is atomic against the target's own processor.
+    /// Compare-and-swap is atomic against the target's own processor. (Without this promise, a word has one owner:
+    /// either the target's processor changes it or operations do, never both.)
     pub atomic_with_processor: bool,
     /// Operations complete without any action of the target's threads.
     pub target_progress: bool,
     /// A memory window, bound to this connection, limits the peer to what was exposed.
     pub memory_windows: bool,
+    /// A read copies each whole word of 8 bytes all at once, even while the owner's processor stores to it, if its
+    /// place and its destination are multiples of 8. (Without this promise, a reader needs a checksum to tell torn
+    /// bytes, or asks the owner.)
+    pub reads_words_atomically: bool,
+    /// Reads take effect in the order in which they were posted: a later one sees all that an earlier one saw. (The
+    /// bytes within one read have no order.)
+    pub reads_ordered: bool,
+    /// From [`Endpoint::revoke`] on, nothing that the peer's process does reaches the region. (Without this promise,
+    /// as where memory is mapped, a peer that keeps to the contract stops, and another one does not.)
+    pub revokes_for_certain: bool,
     /// An operation may complete before it has arrived: bytes that were sent may still be lost if the
     /// connection breaks.
     pub completes_early: bool,
@@ -103,33 +120,33 @@ pub struct Local {
 /// One operation. Its completion has the same `context`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Copies `from` to offset `to` of the peer's arena. `from` must not change until completion,
+    /// Copies `from` to the place `to` in the peer's memory. `from` must not change until completion,
     /// or until the peer has answered to the immediate. With an `immediate`, the peer polls an
     /// [`Event::Immediate`] once the bytes are visible to its processor; `from` may then be empty. If
     /// the device has no immediates, the backend sends a message after the write.
     Write {
         /// The source, in this side's arena.
         from: Local,
-        /// The offset in the peer's arena.
+        /// The place in the peer's memory: an offset in its arena, or a [region's place](RegionNumber::place).
         to: u64,
         /// The immediate that the peer polls, if any.
         immediate: Option<u32>,
         /// Returned in the completion.
         context: u64,
     },
-    /// Copies bytes at offset `from` of the peer's arena to `into`.
+    /// Copies bytes at the place `from` in the peer's memory to `into`.
     Read {
-        /// The offset in the peer's arena.
+        /// The place in the peer's memory.
         from: u64,
         /// The destination, in this side's arena.
         into: Local,
         /// Returned in the completion.
         context: u64,
     },
-    /// If the 64-bit word at offset `at` (a multiple of 8) of the peer's arena is `expected`,
+    /// If the 64-bit word at the place `at` (a multiple of 8) in the peer's memory is `expected`,
     /// sets it to `desired`; the completion has the word that was found.
     CompareAndSwap {
-        /// The offset of the word.
+        /// The place of the word.
         at: u64,
         /// The value that the word must have.
         expected: u64,
@@ -152,7 +169,23 @@ pub(crate) struct OperationBounds {
 }
 
 impl OperationBounds {
-    /// Refuses an operation that is a programming error of this side.
+    /// Refuses an operation on a borrowed region that is a programming error of this side; `bounds` returns the bounds of
+    /// the region of that number. Returns the number and the offset in the region.
+    pub(crate) fn check_far(
+        &self,
+        operation: &Operation,
+        bounds: impl FnOnce(RegionNumber) -> Result<BorrowedBounds, Error>,
+    ) -> Result<(RegionNumber, u64), Error> {
+        let (place, _) = region::target(operation);
+        let (number, offset) = region::split(place).ok_or_else(|| region::no_place(place))?;
+        let bounds = bounds(number)?;
+        region::check_access(number, bounds.access, operation)?;
+        let within = Self { peer_exposed: 0..bounds.bytes, ..self.clone() };
+        within.check(&region::moved(*operation, offset))?;
+        Ok((number, offset))
+    }
+
+    /// Refuses an operation on the arena that is a programming error of this side.
     #[inline]
     pub(crate) fn check(&self, operation: &Operation) -> Result<(), Error> {
         match *operation {
@@ -247,6 +280,25 @@ pub enum Error {
         bytes: u32,
         /// [`Capabilities::operation_bytes_max`].
         maximum: u32,
+    },
+    /// The place of a region that this side may not use so: a programming error of this side.
+    #[error("{what}: region {number} {why}")]
+    NoRegion {
+        /// The operation.
+        what: &'static str,
+        /// The number in the place.
+        number: RegionNumber,
+        /// Why it cannot be used.
+        why: &'static str,
+    },
+    /// An operation named a region that its owner has revoked.
+    #[error("{provider}: the peer has revoked region {1}", provider = .0.name())]
+    Revoked(Provider, RegionNumber),
+    /// This endpoint has lent as often as an endpoint can: connect anew.
+    #[error("this connection has lent regions {maximum} times, and cannot lend more")]
+    Loans {
+        /// The largest number.
+        maximum: u16,
     },
     /// A place that is not a multiple of 8 where it must be: a programming error of this side.
     #[error("{what}: offset {offset} is not a multiple of 8")]
@@ -382,6 +434,35 @@ pub trait Endpoint: Send + std::fmt::Debug {
     /// Returns an error if the peer is known to have ended. May ask the kernel or, without waiting for an
     /// answer, the peer's device: do not call it on hot paths.
     fn check_peer(&mut self) -> Result<(), Error>;
+
+    /// Lets the peer reach a region from now on. The returned token is for the peer's [`borrow`](Self::borrow), over
+    /// any channel that has authenticated this side; it may be lost, or come late. Returns [`Error::Full`] if the
+    /// peer has not borrowed what it was lent before.
+    fn lend(&mut self, _region: &Region, _access: RegionAccess) -> Result<RegionToken, Error> {
+        Err(Error::Unsupported(self.provider(), "regions"))
+    }
+
+    /// Makes a region that the peer has lent usable, and returns its number, of which operations'
+    /// [places](RegionNumber::place) consist. It remains usable until the owner revokes it, or until the end of either
+    /// endpoint.
+    fn borrow(&mut self, _token: &RegionToken) -> Result<RegionNumber, Error> {
+        Err(Error::Unsupported(self.provider(), "regions"))
+    }
+
+    /// Takes back a region that this side has lent, for ever; see [`Capabilities::revokes_for_certain`]. Operations of
+    /// the peer that are under way may still take effect before this returns. A later one fails at the peer with
+    /// [`Error::Revoked`], or, where a device knows no cause, with [`Error::PeerGone`]; unless the error comes from `post`, it ends the
+    /// peer's endpoint. A device that cannot take back a single region ends this endpoint instead, with all that
+    /// it has lent.
+    fn revoke(&mut self, _number: RegionNumber) -> Result<(), Error> {
+        Err(Error::Unsupported(self.provider(), "regions"))
+    }
+
+    /// Returns the bytes of a borrowed region, if [`Capabilities::mapped`]: for plain loads, which no
+    /// [`revoke`](Self::revoke) stops.
+    fn window(&self, _number: RegionNumber) -> Option<&SegmentView> {
+        None
+    }
 
     /// Returns the device, port and addresses, as users see them. Empty if the backend has none.
     fn description(&self) -> String {

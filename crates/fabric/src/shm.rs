@@ -7,12 +7,18 @@
 //! [accepts](Listener::accept). No call blocks.
 //!
 //! Layout of the memfd: two sides, the connecting one's first. A side: a slot ring of immediates
-//! that the peer has sent (`IMMEDIATES_BYTES`), then its arena.
+//! that the peer has sent (`IMMEDIATES_BYTES`); a bit for each region that the peer has revoked
+//! (`REVOKED_BYTES`); its arena.
+//!
+//! A lent region is a memfd of its own, of which a descriptor goes through the tether: one that cannot
+//! write, if the region is lent for reading. The owner sets the region's bit to revoke it; what
+//! the peer has mapped remains mapped until its endpoint ends, or notices.
 //!
 //! One-sided operations are loads and stores of the calling thread: they are done when `post`
 //! returns, whatever the target's threads do.
 
 mod handover;
+mod lending;
 
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
@@ -22,13 +28,15 @@ use std::sync::atomic::Ordering;
 
 use caravan_ring::{HEADER_BYTES, MappedCursors, MappedSlots, SlotConsumer, SlotProducer, Wake};
 use caravan_segment::barrier::Fences;
-use caravan_segment::{Segment, SharedSlice};
+use caravan_segment::{Segment, SegmentView, SharedSlice};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::contract::{
     Armed, Capabilities, Completion, Endpoint, Error, Event, Local, Operation, OperationBounds, Provider,
 };
+use crate::region::{self, LOANS_MAX, Region, RegionAccess, RegionNumber, RegionToken};
+use lending::ShmLending;
 
 pub use handover::{Listener, connect, offered_arena_bytes, pair};
 
@@ -36,6 +44,10 @@ pub use handover::{Listener, connect, offered_arena_bytes, pair};
 pub const QUEUE_DEPTH: usize = 1024;
 /// The number of bytes of the ring of immediates, header included.
 const IMMEDIATES_BYTES: u64 = HEADER_BYTES as u64 + QUEUE_DEPTH as u64 * 4;
+/// The number of bytes of the bits for revoked regions, in whole words.
+const REVOKED_BYTES: u64 = (LOANS_MAX as u64).div_ceil(64) * 8;
+/// The number of bytes of a side before its arena.
+const SIDE_HEAD_BYTES: u64 = IMMEDIATES_BYTES + REVOKED_BYTES;
 /// The number of bytes of the largest arena.
 pub const ARENA_BYTES_MAX: u64 = 1 << 40;
 /// Where the two sides lie in the memfd, and the fences that they use.
@@ -60,8 +72,9 @@ pub struct ShmEndpoint {
     done: VecDeque<Completion>,
     our_bell: OwnedFd,
     their_bell: OwnedFd,
-    /// Nobody writes to the tether or reads from it.
+    /// Nothing but descriptors of lent regions goes through the tether.
     tether: OwnedFd,
+    lending: ShmLending,
 }
 
 impl ShmEndpoint {
@@ -73,7 +86,8 @@ impl ShmEndpoint {
     ) -> Result<Self, Error> {
         let ours = segment.slice(sides.ours_at, sides.bytes)?;
         let theirs = segment.slice(sides.theirs_at, sides.bytes)?;
-        let arena_bytes = sides.bytes - IMMEDIATES_BYTES;
+        let arena_bytes = sides.bytes - SIDE_HEAD_BYTES;
+        let revoked = |side: &SharedSlice| side.part(IMMEDIATES_BYTES, REVOKED_BYTES);
         let slots = |side: &SharedSlice| -> Result<_, Error> {
             let slots = side.part(HEADER_BYTES as u64, IMMEDIATES_BYTES - HEADER_BYTES as u64)?;
             Ok((MappedCursors::new(side, sides.fences)?, MappedSlots::new(slots)?))
@@ -81,8 +95,8 @@ impl ShmEndpoint {
         let (in_cursors, in_slots) = slots(&ours)?;
         let (out_cursors, out_slots) = slots(&theirs)?;
         Ok(Self {
-            arena: ours.part(IMMEDIATES_BYTES, arena_bytes)?,
-            peer_arena: theirs.part(IMMEDIATES_BYTES, arena_bytes)?,
+            arena: ours.part(SIDE_HEAD_BYTES, arena_bytes)?,
+            peer_arena: theirs.part(SIDE_HEAD_BYTES, arena_bytes)?,
             received: SlotConsumer::new(in_cursors, in_slots),
             sent: SlotProducer::new(out_cursors, out_slots),
             full: false,
@@ -91,6 +105,7 @@ impl ShmEndpoint {
             our_bell,
             their_bell,
             tether,
+            lending: ShmLending::new(revoked(&ours)?, revoked(&theirs)?),
         })
     }
 
@@ -105,13 +120,22 @@ impl ShmEndpoint {
     }
 
     fn write(&mut self, from: Local, to: u64, immediate: Option<u32>) -> Result<(), Error> {
-        self.full = immediate.is_some() && self.sent.cursor().claim(1)?.is_empty();
-        if self.full {
-            return Err(Error::Full(Provider::Shm));
-        }
+        self.claim(immediate)?;
         if from.bytes > 0 {
             self.arena.copy_to(from.offset as usize, from.bytes as usize, &self.peer_arena, to as usize);
         }
+        self.tell(immediate)
+    }
+
+    /// Makes sure that there is room for an immediate.
+    #[inline]
+    fn claim(&mut self, immediate: Option<u32>) -> Result<(), Error> {
+        self.full = immediate.is_some() && self.sent.cursor().claim(1)?.is_empty();
+        if self.full { Err(Error::Full(Provider::Shm)) } else { Ok(()) }
+    }
+
+    #[inline]
+    fn tell(&mut self, immediate: Option<u32>) -> Result<(), Error> {
         if let Some(immediate) = immediate {
             self.sent.push(immediate)?;
             if self.sent.publish() == Wake::Bell {
@@ -135,6 +159,8 @@ impl Endpoint for ShmEndpoint {
             compare_and_swap: true,
             atomic_with_processor: true,
             target_progress: true,
+            reads_words_atomically: true,
+            reads_ordered: true,
             operation_bytes_max: u32::MAX,
             ..Capabilities::default()
         }
@@ -156,6 +182,11 @@ impl Endpoint for ShmEndpoint {
         if self.done.len() == QUEUE_DEPTH {
             return Err(Error::Full(Provider::Shm));
         }
+        if region::is_far(region::target(&operation).0) {
+            let completion = self.post_far(operation)?;
+            self.done.push_back(completion);
+            return Ok(());
+        }
         self.bounds().check(&operation)?;
         let completion = match operation {
             Operation::Write { from, to, immediate, context } => {
@@ -165,7 +196,7 @@ impl Endpoint for ShmEndpoint {
             Operation::Read { from, into, context } => {
                 if into.bytes > 0 {
                     let (from, to) = (from as usize, into.offset as usize);
-                    self.peer_arena.copy_to(from, into.bytes as usize, &self.arena, to);
+                    self.peer_arena.copy_words_to(from, into.bytes as usize, &self.arena, to);
                 }
                 Completion { context, found: None }
             }
@@ -227,6 +258,22 @@ impl Endpoint for ShmEndpoint {
             Ok(1..) => Err(Error::PeerGone(Provider::Shm, "it has closed its end, or its process has ended")),
             _ => Ok(()),
         }
+    }
+
+    fn lend(&mut self, region: &Region, access: RegionAccess) -> Result<RegionToken, Error> {
+        self.lending.lend(&self.tether, region, access)
+    }
+
+    fn borrow(&mut self, token: &RegionToken) -> Result<RegionNumber, Error> {
+        self.lending.borrow(&self.tether, token)
+    }
+
+    fn revoke(&mut self, number: RegionNumber) -> Result<(), Error> {
+        self.lending.revoke(number)
+    }
+
+    fn window(&self, number: RegionNumber) -> Option<&SegmentView> {
+        self.lending.window(number)
     }
 }
 

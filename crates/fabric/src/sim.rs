@@ -9,6 +9,8 @@
 //! |---|---|---|
 //! | an immediate | after its own bytes; after those of writes whose completion had been polled when its own was posted | `immediates_ordered`: in order, and after the bytes of all writes before it |
 //! | a completion | the source is not read any more, and what it wrote lands even if this side ends | |
+//! | a read | its bytes come in any pieces and order | `reads_words_atomically`: never in pieces of a word; `reads_ordered`: after those of earlier reads |
+//! | a region | only what is lent at that moment is reached; anything else ends the side that asked | |
 //! | compare-and-swap | atomic among its kind | `atomic_with_processor`: against the processor too |
 //! | the end of a side | the peer first sees everything that lands, then learns of the end | |
 //!
@@ -100,8 +102,11 @@ impl Network {
             atomic_with_processor: bit(),
             target_progress: bit(),
             memory_windows: false,
+            revokes_for_certain: true,
             completes_early: bit(),
             operation_bytes_max: if bit() { u32::MAX } else { 4096 },
+            reads_words_atomically: bit(),
+            reads_ordered: bit(),
         }
     }
 

@@ -1,6 +1,7 @@
 //! RDMA devices, through rdma-core: InfiniBand, RoCE and iWARP.
 //!
-//! A connection is one reliable queue pair between two arenas, each in a protection domain of its own.
+//! A connection is one reliable queue pair between two arenas, each in a protection domain of its own, or in a
+//! [`Domain`] that several connections share.
 //! The library is loaded when it is first asked for, and only if the kernel knows a device. This module
 //! has no thread; a caller that waits does so on the completion channel's descriptor.
 //!
@@ -22,6 +23,7 @@ mod cm;
 mod connect;
 mod credit;
 pub mod device;
+mod domain;
 mod endpoint;
 mod fault;
 mod library;
@@ -34,6 +36,7 @@ mod resources;
 
 pub use choose::{Route, pairs, towards};
 pub use connect::{ConnectProgress, PendingEndpoint, accept, connect, connect_from, offer};
+pub use domain::Domain;
 pub use message::{Port, offer as offer_of, overstate, parse_offer};
 pub use obstacle::{MEMORY_LOCK_REMEDY, Obstacle};
 pub use ports::{

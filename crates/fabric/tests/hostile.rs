@@ -9,10 +9,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use caravan_fabric::contract::Endpoint;
+use caravan_fabric::contract::{Endpoint, Local, Operation};
 use caravan_fabric::shm::{self, Listener};
 use caravan_fabric::sim::Random;
-use caravan_fabric::{Error, Link, RING_BYTES_MIN};
+use caravan_fabric::{Error, LOANS_MAX, Link, RING_BYTES_MIN, Region, RegionAccess, RegionToken};
 use caravan_segment::passing::{self, DoorwayAddress};
 use caravan_segment::{Pages, Segment};
 use common::hostile;
@@ -22,11 +22,11 @@ use rustix::event::EventfdFlags;
 use rustix::fs::{MemfdFlags, SealFlags};
 
 const ARENA_BYTES: u64 = 4096;
-/// The number of bytes of both arenas and both rings of immediates.
-const SEGMENT_BYTES: u64 = 2 * (ARENA_BYTES + 512 + 4 * shm::QUEUE_DEPTH as u64);
-const MAGIC: &[u8] = b"caravan\x02";
+/// The number of bytes of both arenas, both rings of immediates, and a bit for each loan of either side.
+const SEGMENT_BYTES: u64 = 2 * (ARENA_BYTES + 512 + 4 * shm::QUEUE_DEPTH as u64 + LOANS_MAX as u64 / 8);
+const MAGIC: &[u8] = b"caravan\x03";
 /// The first bytes of a hand-over message: the magic, and a choice of symmetric fences.
-const HELLO: &[u8] = b"caravan\x02\x00";
+const HELLO: &[u8] = b"caravan\x03\x00";
 /// The offset of the arena's size in a descriptor; the address of the doorway is last.
 const SIZE_AT: usize = 9;
 const ADDRESS_AT: usize = 17;
@@ -92,11 +92,11 @@ fn hand_overs_with_wrong_descriptors_are_refused() {
         ("no descriptors", HELLO, &[]),
         ("too few", HELLO, &[&good, &bell, &bell]),
         ("too many", HELLO, &[&good, &bell, &bell, &tether, &tether]),
-        ("another version", b"caravan\x03\x00", &[&good, &bell, &bell, &tether]),
+        ("another version", b"caravan\x09\x00", &[&good, &bell, &bell, &tether]),
         ("no version", b"", &[&good, &bell, &bell, &tether]),
         ("no fences", MAGIC, &[&good, &bell, &bell, &tether]),
-        ("unheard-of fences", b"caravan\x02\x02", &[&good, &bell, &bell, &tether]),
-        ("a longer message", b"caravan\x02\x00 and more", &[&good, &bell, &bell, &tether]),
+        ("unheard-of fences", b"caravan\x03\x02", &[&good, &bell, &bell, &tether]),
+        ("a longer message", b"caravan\x03\x00 and more", &[&good, &bell, &bell, &tether]),
         ("a pipe as bell", HELLO, &[&good, &pipe, &bell, &tether]),
         ("a pipe's end as bell", HELLO, &[&good, &bell, &pipe_end, &tether]),
         ("a blocking bell", HELLO, &[&good, &bell, &blocking, &tether]),
@@ -118,6 +118,63 @@ fn hand_overs_with_wrong_descriptors_are_refused() {
         let error = hand_over(payload, descriptors).expect_err(what);
         assert!(matches!(error, Error::Protocol(..) | Error::Segment(_)), "{what}: {error}");
     }
+}
+
+/// A peer that sends a wrong thing through the tether in place of a region's memory.
+#[test]
+fn wrong_loans_are_refused() {
+    const REGION_BYTES: u64 = 8192;
+    let (mut owner, _peer) = shm_ends(ARENA_BYTES);
+    let region = Region::create("caravan-test", REGION_BYTES).unwrap();
+    // The first two tokens that any endpoint lends.
+    let token = owner.lend(&region, RegionAccess::Read).unwrap();
+    let for_writing = owner.lend(&region, RegionAccess::Write).unwrap();
+    let (good, device) = (sealed(REGION_BYTES), OwnedFd::from(std::fs::File::open("/dev/zero").unwrap()));
+    let no_seals = memfd(REGION_BYTES, SealFlags::empty());
+    let readable = region.memory().segment().read_only_descriptor().unwrap();
+    let (small, other) = (sealed(REGION_BYTES - 8), for_writing.to_bytes());
+    let token_bytes = token.to_bytes();
+    let cases: &[(&str, RegionToken, &[u8], &[&OwnedFd])] = &[
+        ("nothing", token, b"", &[]),
+        ("no descriptor", token, &token_bytes, &[]),
+        ("no token", token, b"what is this?", &[&good]),
+        ("half a token", token, &token_bytes[..9], &[&good]),
+        ("another token", token, &other, &[&good]),
+        ("a device", token, &token_bytes, &[&device]),
+        ("memory that may shrink", token, &token_bytes, &[&no_seals]),
+        ("memory that is too small", token, &token_bytes, &[&small]),
+        ("memory for reading, lent for writing", for_writing, &other, &[&readable]),
+    ];
+    for (what, token, bytes, descriptors) in cases {
+        let (listener, descriptor) = Listener::listen(ARENA_BYTES).unwrap();
+        let address = DoorwayAddress::from_bytes(&descriptor[ADDRESS_AT..]).unwrap();
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let [memory, bell] = [sealed(SEGMENT_BYTES), eventfd()];
+        let handed = [memory.as_fd(), bell.as_fd(), bell.as_fd(), theirs.as_fd()];
+        passing::send(&address, HELLO, &handed).unwrap();
+        let mut victim = listener.accept().unwrap();
+        if !bytes.is_empty() {
+            let descriptors: Vec<_> = descriptors.iter().map(|descriptor| descriptor.as_fd()).collect();
+            send_through(&ours, bytes, &descriptors);
+        }
+        let error = victim.borrow(token).expect_err(what);
+        assert!(matches!(error, Error::Protocol(..) | Error::Segment(_)), "{what}: {error}");
+        let read = Operation::Read {
+            from: token.number().place(0),
+            into: Local { offset: 0, bytes: 8 },
+            context: 0,
+        };
+        assert!(matches!(victim.post(read), Err(Error::NoRegion { .. })), "{what}");
+    }
+}
+
+fn send_through(socket: &UnixStream, bytes: &[u8], descriptors: &[std::os::fd::BorrowedFd<'_>]) {
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(descriptors.is_empty() || control.push(SendAncillaryMessage::ScmRights(descriptors)));
+    let parts = [std::io::IoSlice::new(bytes)];
+    rustix::net::sendmsg(socket, &parts, &mut control, SendFlags::empty()).unwrap();
 }
 
 #[test]

@@ -8,11 +8,14 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use caravan_fabric::contract::{Endpoint, Local, Operation};
 use caravan_fabric::shm::{self, Listener, ShmEndpoint};
 use caravan_fabric::sim::{Faults, Faulty, Random};
-use caravan_fabric::{Error, Link, RING_BYTES_MIN};
+use caravan_fabric::tcp::{self, TcpListening, TcpSealing};
+use caravan_fabric::{Error, Exposure, Link, RING_BYTES_MIN, Region, RegionAccess, RegionToken};
 use common::party::{Party, Turn};
-use common::process::{Other, accept_over, connect_over, control, possessions, role};
+use common::pattern::Pattern;
+use common::process::{Other, accept_over, connect_over, control, hear, possessions, role, say};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 /// How long a survivor may take to learn that its peer was killed.
@@ -73,6 +76,8 @@ fn child() {
     let mut control = control();
     match name {
         "finite" => Plan::finite(seed).party(1, &mut control).run().unwrap(),
+        "borrower" => borrower(Box::new(accept_over(&mut control, REGION_BYTES)), seed, &mut control),
+        "tcp_borrower" => borrower(connect_tcp(&mut control), seed, &mut control),
         "endless" => {
             let mut party = Plan::endless(seed).party(1, &mut control);
             while until_told(&mut party, &control).is_ok() {}
@@ -148,6 +153,78 @@ fn nothing_has_grown(before: (usize, usize)) {
         now.0 <= before.0 && now.1 <= before.1,
         "descriptors, and files in /dev/shm: {before:?}, {now:?}"
     );
+}
+
+/// The number of bytes of the region that processes borrow.
+const REGION_BYTES: u64 = 64 << 10;
+
+/// Borrows a region and reads it for ever; says so once for each message.
+fn borrower(mut endpoint: Box<dyn Endpoint>, seed: u64, control: &mut UnixStream) {
+    let number = endpoint.borrow(&RegionToken::from_bytes(&hear(control)).unwrap()).unwrap();
+    let into = Local { offset: 0, bytes: REGION_BYTES as u32 };
+    let mut bytes = vec![0; REGION_BYTES as usize];
+    loop {
+        endpoint.post(Operation::Read { from: number.place(0), into, context: 0 }).unwrap();
+        endpoint.doorbell().unwrap();
+        while endpoint.poll(&mut Vec::new(), 2).unwrap() == 0 {}
+        endpoint.arena().copy_out(0, &mut bytes);
+        Pattern::new(seed).check(0, &bytes);
+        if let Some(window) = endpoint.window(number) {
+            window.copy_out(0, &mut bytes);
+            Pattern::new(seed).check(0, &bytes);
+        }
+        if common::readable(control.as_fd(), Duration::ZERO) {
+            hear(control);
+            say(control, b"read");
+        }
+    }
+}
+
+/// Processes that borrow a region are killed in the middle of reading: the others read on, and nothing is left of them.
+#[test]
+fn a_killed_borrower_disturbs_nobody() {
+    killed_borrowers("borrower 5", |control| Box::new(connect_over(control)));
+    killed_borrowers("tcp_borrower 5", |control| {
+        let (listening, descriptor) = TcpListening::listen(TcpSealing::Sealed).unwrap();
+        say(control, &descriptor);
+        Box::new(listening.accept(&Exposure::all(REGION_BYTES), common::PATIENCE).unwrap())
+    });
+}
+
+fn connect_tcp(control: &mut UnixStream) -> Box<dyn Endpoint> {
+    let exposure = Exposure::all(REGION_BYTES);
+    Box::new(tcp::connect(&hear(control), &exposure, common::PATIENCE).unwrap())
+}
+
+fn killed_borrowers(role: &str, connect: fn(&mut UnixStream) -> Box<dyn Endpoint>) {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = possessions();
+    let region = Region::create("caravan-test", REGION_BYTES).unwrap();
+    let mut bytes = vec![0; REGION_BYTES as usize];
+    Pattern::new(5).fill(0, &mut bytes);
+    region.memory().copy_in(0, &bytes);
+    let mut borrowers: Vec<_> = (0..4)
+        .map(|_| {
+            let mut other = Other::start(role);
+            let mut endpoint = connect(&mut other.control);
+            let token = endpoint.lend(&region, RegionAccess::Read).unwrap();
+            say(&mut other.control, &token.to_bytes());
+            (other, endpoint)
+        })
+        .collect();
+    while let Some((mut killed, mut owner)) = borrowers.pop() {
+        for other in borrowers.iter_mut().map(|(other, _)| other).chain([&mut killed]) {
+            say(&mut other.control, b"go on");
+            assert_eq!(hear(&mut other.control), b"read");
+        }
+        killed.process.kill().unwrap();
+        let begun = Instant::now();
+        while owner.check_peer().is_ok() {
+            assert!(begun.elapsed() < NOTICE, "nothing tells of its end");
+        }
+    }
+    drop(region);
+    nothing_has_grown(before);
 }
 
 /// A thousand connections are made and ended, and as many fail half-way.

@@ -10,6 +10,7 @@ use caravan_fabric::contract::{Endpoint, Event, Local, Operation, Provider};
 use caravan_fabric::sim::{Faults, Faulty, Network, Random};
 use caravan_fabric::{Error, Link, RING_BYTES_MAX, RING_BYTES_MIN, shm};
 use common::conformance::ARENA_BYTES;
+use common::lending::MakePair;
 use common::pair::{Pair, shm_ends};
 use common::party::{Party, alternate, in_threads};
 use common::pattern::Pattern;
@@ -26,6 +27,15 @@ fn each(test: fn(Pair, u64)) {
 }
 
 conformance!(each);
+
+fn each_lending(test: fn(MakePair<'_>, u64)) {
+    test(&mut |_| Pair::shm(ARENA_BYTES), 0);
+    for seed in 0..3 {
+        test(&mut |seed| Pair::faulty_shm(FAULTS, seed, ARENA_BYTES), seed);
+    }
+}
+
+lending!(each_lending);
 
 fn parties(seed: u64, links: [Link; 2], rings: u64) -> [Party; 2] {
     let mut random = Random::new(!seed);

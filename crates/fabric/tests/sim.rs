@@ -10,6 +10,7 @@ use caravan_fabric::contract::{Capabilities, Endpoint};
 use caravan_fabric::sim::{Faults, Faulty, Network, NetworkSide, Random, SimEndpoint};
 use caravan_fabric::{Error, Link, RING_BYTES_MIN};
 use common::conformance::ARENA_BYTES;
+use common::lending::MakePair;
 use common::pair::Pair;
 use common::party::{Party, Turn, alternate, in_threads};
 use common::seeds;
@@ -23,6 +24,14 @@ fn each(test: fn(Pair, u64)) {
 }
 
 conformance!(each);
+
+fn each_lending(test: fn(MakePair<'_>, u64)) {
+    for seed in seeds(30) {
+        test(&mut |seed| Pair::sim(seed, ARENA_BYTES), seed);
+    }
+}
+
+lending!(each_lending);
 
 fn link(endpoint: impl Endpoint + 'static, ring_bytes: u64) -> Link {
     Link::new(Box::new(endpoint), ring_bytes).unwrap()

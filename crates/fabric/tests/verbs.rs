@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 
 use caravan_fabric::contract::Provider;
 use caravan_fabric::sim::Random;
-use caravan_fabric::verbs::{self, ConnectProgress, PendingEndpoint};
+use caravan_fabric::verbs::{self, ConnectProgress, Domain, PendingEndpoint};
 use caravan_fabric::{Exposure, Link, RING_BYTES_MIN};
 use common::PATIENCE;
 use common::conformance::ARENA_BYTES;
+use common::lending::MakePair;
 use common::pair::{Pair, verbs_ends};
 use common::party::{Party, alternate, in_threads};
 
@@ -22,6 +23,13 @@ fn each(test: fn(Pair, u64)) {
 }
 
 conformance!(each);
+
+fn each_lending(test: fn(MakePair<'_>, u64)) {
+    let domain = Domain::new();
+    test(&mut |_| Pair::verbs_in(&domain, &Exposure::all(ARENA_BYTES)), 1);
+}
+
+lending!(each_lending);
 
 fn parties(seed: u64, ring_bytes: u64, rings: u64) -> [Party; 2] {
     let mut random = Random::new(!seed);

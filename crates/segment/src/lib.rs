@@ -10,9 +10,11 @@ mod printable;
 pub mod process;
 mod slice;
 mod transfer;
+mod view;
 
 pub use error::Error;
 pub use memory::{Pages, Segment};
 pub use printable::printable;
 pub use slice::{SharedSlice, expect_write};
 pub use transfer::close;
+pub use view::SegmentView;

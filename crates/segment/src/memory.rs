@@ -21,10 +21,10 @@ use crate::error::{Error, system};
 use crate::slice::SharedSlice;
 
 /// The largest segment: an eighth of the address space that x86-64 and aarch64 give a process.
-const SEGMENT_BYTES_MAX: u64 = 1 << 44;
+pub(crate) const SEGMENT_BYTES_MAX: u64 = 1 << 44;
 
 /// The largest usual page of any Linux; a memfd's block size is its page size.
-const USUAL_PAGE_BYTES_MAX: u64 = 64 << 10;
+pub(crate) const USUAL_PAGE_BYTES_MAX: u64 = 64 << 10;
 /// Growth below this is not checked against the memory that is available: the check costs more
 /// than it is worth.
 const CHECKED_GROWTH_BYTES: u64 = 64 << 20;
@@ -208,14 +208,20 @@ impl Segment {
 /// Refuses a file that its owner could shrink under a mapping of it, or that cannot
 /// be written.
 fn sealed(file: &OwnedFd) -> Result<(), Error> {
-    let seals = rustix::fs::fcntl_get_seals(file).map_err(|_| Error::Foreign("it is not a memfd"))?;
-    if !seals.contains(SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL) {
+    if resizable(file)? {
         return Err(Error::Foreign("it is not sealed against a change of its size"));
     }
+    let seals = rustix::fs::fcntl_get_seals(file).map_err(|_| Error::Foreign("it is not a memfd"))?;
     if seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE) {
         return Err(Error::Foreign("it is sealed against writing"));
     }
     Ok(())
+}
+
+/// True if a file's size can still change.
+pub(crate) fn resizable(file: &OwnedFd) -> Result<bool, Error> {
+    let seals = rustix::fs::fcntl_get_seals(file).map_err(|_| Error::Foreign("it is not a memfd"))?;
+    Ok(!seals.contains(SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL))
 }
 
 /// Refuses what the limit on the size of files forbids, which holds for a memfd, too: exceeding it is not only

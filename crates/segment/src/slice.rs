@@ -4,7 +4,7 @@
 
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::error::Error;
 use crate::memory::Segment;
@@ -132,12 +132,34 @@ impl SharedSlice {
         unsafe { ptr::copy_nonoverlapping(self.start.as_ptr().add(offset), to.as_mut_ptr(), to.len()) }
     }
 
+    /// Does what [`copy_out`](Self::copy_out) does, and loads each whole word all at once where `offset` is a multiple of 8.
+    pub fn copy_words_out(&self, offset: usize, to: &mut [u8]) {
+        let words = if offset % 8 == 0 { to.len() / 8 * 8 } else { 0 };
+        let (whole, rest) = to.split_at_mut(words);
+        for (at, word) in (offset..).step_by(8).zip(whole.chunks_exact_mut(8)) {
+            word.copy_from_slice(&self.word(at).load(Ordering::Relaxed).to_ne_bytes());
+        }
+        self.copy_out(offset + words, rest);
+    }
+
     /// Copies `bytes` bytes from this slice at `offset` to `to_offset` of another one.
     pub fn copy_to(&self, offset: usize, bytes: usize, to: &SharedSlice, to_offset: usize) {
         self.check(offset, bytes);
         to.check(to_offset, bytes);
         // SAFETY: both ranges are in bounds; `copy` allows them to overlap.
         unsafe { ptr::copy(self.start.as_ptr().add(offset), to.start.as_ptr().add(to_offset), bytes) }
+    }
+
+    /// Does what [`copy_to`](Self::copy_to) does, and copies each whole word all at once where both offsets are multiples
+    /// of 8.
+    pub fn copy_words_to(&self, offset: usize, bytes: usize, to: &SharedSlice, to_offset: usize) {
+        let words = if offset % 8 == 0 && to_offset % 8 == 0 { bytes / 8 * 8 } else { 0 };
+        for at in (0..words).step_by(8) {
+            // Relaxed, both: whoever waits for these words is told by other means.
+            let word = self.word(offset + at).load(Ordering::Relaxed);
+            to.word(to_offset + at).store(word, Ordering::Relaxed);
+        }
+        self.copy_to(offset + words, bytes - words, to, to_offset + words);
     }
 
     /// Returns the address of the bytes `offset..offset + bytes`, for a system call or a foreign function

@@ -2,7 +2,7 @@
 //!
 //! | sender | message |
 //! |---|---|
-//! | accepting side | `<<RingBytes:64, DescriptorLen:16, Descriptor, OfferLen:16, Offer>>`; parts may be empty |
+//! | accepting side | `<<RingBytes:64, ShmLen:16, Shm, RdmaLen:16, Rdma, TcpLen:16, Tcp>>`: descriptors; parts may be empty |
 //! | connecting side | `<<Provider:8, Request>>`, or `<<0, Reason>>` |
 //! | accepting side | `<<1, Answer>>`, or `<<0, Reason>>` |
 //!
@@ -16,6 +16,7 @@ use caravan_segment::printable;
 use super::Link;
 use crate::byte_reader::ByteReader;
 use crate::contract::{Endpoint, Error, Provider};
+use crate::tcp::{self, TcpListening, TcpSealing};
 use crate::{shm, verbs};
 
 /// How long the devices of both sides may take to connect.
@@ -71,6 +72,7 @@ impl Link {
             let begun = match provider {
                 Provider::Shm if !offers.shm.is_empty() => connect_shm(offers.shm, ring_bytes),
                 Provider::Rdma if !offers.rdma.is_empty() => connect_rdma(offers.rdma, ring_bytes),
+                Provider::Tcp if !offers.tcp.is_empty() => Ok(Begun::Tcp(offers.tcp.to_vec())),
                 _ => Err(Error::NotConnected("the peer does not offer it".to_owned())),
             };
             match begun {
@@ -93,6 +95,7 @@ impl Link {
         ring_bytes: u64,
     ) -> Result<Self, Error> {
         let (mut listener, mut descriptor, mut ports) = (None, Vec::new(), Vec::new());
+        let (mut listening, mut address) = (None, Vec::new());
         if providers.contains(&Provider::Shm) {
             let (opened, bytes) = shm::Listener::listen(Self::mapped_arena_bytes(ring_bytes)?)?;
             (listener, descriptor) = (Some(opened), bytes);
@@ -101,21 +104,30 @@ impl Link {
             // Without a device, this side offers no ports.
             ports = verbs::offer().unwrap_or_default();
         }
+        if providers.contains(&Provider::Tcp) {
+            // The channel has authenticated the peer; nothing is known of the way.
+            let (opened, bytes) = TcpListening::listen(TcpSealing::Sealed)?;
+            (listening, address) = (Some(opened), bytes);
+        }
         let mut offer = ring_bytes.to_be_bytes().to_vec();
-        for bytes in [&descriptor, &ports] {
+        for bytes in [&descriptor, &ports, &address] {
             offer.extend((bytes.len() as u16).to_be_bytes());
             offer.extend(bytes);
         }
         say(channel, &offer)?;
         let request = hear(channel)?;
-        let accepted = match (request.split_first(), listener) {
-            (Some((0, reason)), _) => {
+        let accepted = match (request.split_first(), listener, listening) {
+            (Some((0, reason)), ..) => {
                 return Err(Error::NotConnected(printable(reason)));
             }
-            (Some((&SHM, [])), Some(listener)) => {
+            (Some((&SHM, [])), Some(listener), _) => {
                 listener.accept().map(|endpoint| Accepted::Whole(Box::new(endpoint)))
             }
-            (Some((&RDMA, request)), _) if !ports.is_empty() => {
+            (Some((&TCP, [])), _, Some(listening)) => {
+                let accepted = listening.accept(&Self::exposure(ring_bytes)?, CONNECT_LIMIT);
+                accepted.map(|endpoint| Accepted::Whole(Box::new(endpoint)))
+            }
+            (Some((&RDMA, request)), ..) if !ports.is_empty() => {
                 let accepted = verbs::accept(request, &Self::exposure(ring_bytes)?);
                 accepted.map(|(pending, answer)| Accepted::Half { pending, answer })
             }
@@ -142,6 +154,7 @@ impl Link {
 /// Codes of the providers in the connecting side's message.
 const SHM: u8 = 1;
 const RDMA: u8 = 2;
+const TCP: u8 = 3;
 
 /// What the accepting side has made for a request.
 enum Accepted {
@@ -152,7 +165,12 @@ enum Accepted {
 /// What the connecting side has begun to make.
 enum Begun {
     Whole(Box<dyn Endpoint>),
-    Half { pending: verbs::PendingEndpoint, request: Vec<u8> },
+    Half {
+        pending: verbs::PendingEndpoint,
+        request: Vec<u8>,
+    },
+    /// The accepting side's descriptor: it waits for a connection once it knows of the choice.
+    Tcp(Vec<u8>),
 }
 
 impl Begun {
@@ -165,8 +183,15 @@ impl Begun {
         let (code, request) = match &self {
             Self::Whole(_) => (SHM, &[][..]),
             Self::Half { request, .. } => (RDMA, &request[..]),
+            Self::Tcp(_) => (TCP, &[][..]),
         };
         say(channel, &[&[code], request].concat())?;
+        let connected = match &self {
+            Self::Tcp(descriptor) => {
+                Some(tcp::connect(descriptor, &Link::exposure(ring_bytes)?, CONNECT_LIMIT))
+            }
+            _ => None,
+        };
         let answer = hear(channel)?;
         let answer = match answer.split_first() {
             Some((1, answer)) => answer,
@@ -179,6 +204,7 @@ impl Begun {
         let endpoint = match self {
             Self::Whole(endpoint) => endpoint,
             Self::Half { pending, .. } => pending.finish(answer, CONNECT_LIMIT)?,
+            Self::Tcp(_) => Box::new(connected.ok_or_else(malformed)??),
         };
         Link::new(endpoint, ring_bytes)
     }
@@ -200,6 +226,7 @@ fn connect_rdma(ports: &[u8], ring_bytes: u64) -> Result<Begun, Error> {
 struct Offers<'a> {
     shm: &'a [u8],
     rdma: &'a [u8],
+    tcp: &'a [u8],
 }
 
 /// Parses the first message into the size of the rings and the offers.
@@ -207,7 +234,7 @@ fn parse_offers(message: &[u8]) -> Option<(u64, Offers<'_>)> {
     let mut reader = ByteReader::new(message);
     let ring_bytes = reader.u64()?;
     let mut part = || reader.u16().and_then(|length| reader.bytes(length.into()));
-    let offers = Offers { shm: part()?, rdma: part()? };
+    let offers = Offers { shm: part()?, rdma: part()?, tcp: part()? };
     reader.is_empty().then_some((ring_bytes, offers))
 }
 

@@ -9,11 +9,11 @@ use caravan_segment::{Pages, Segment};
 use rustix::event::EventfdFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use super::{ARENA_BYTES_MAX, IMMEDIATES_BYTES, ShmEndpoint, ShmLayout, ring, take_rings};
+use super::{ARENA_BYTES_MAX, SIDE_HEAD_BYTES, ShmEndpoint, ShmLayout, ring, take_rings};
 use crate::contract::{Error, Provider};
 
 /// The first bytes of the hand-over message: name and version of the layout.
-const MAGIC: [u8; 8] = *b"caravan\x02";
+const MAGIC: [u8; 8] = *b"caravan\x03";
 
 /// The accepting side, before the peer has connected.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ impl Listener {
         }
         check_count(&our_bell)?;
         check_tether(&tether)?;
-        let side_bytes = IMMEDIATES_BYTES + self.arena_bytes;
+        let side_bytes = SIDE_HEAD_BYTES + self.arena_bytes;
         let segment = Arc::new(Segment::attach(memory, 2 * side_bytes)?);
         let sides = ShmLayout { bytes: side_bytes, ours_at: side_bytes, theirs_at: 0, fences };
         ShmEndpoint::new(segment, sides, [our_bell, their_bell], tether)
@@ -61,7 +61,7 @@ impl Listener {
 /// Connects: makes the memory, and hands it to the side that sent `descriptor`.
 pub fn connect(descriptor: &[u8]) -> Result<ShmEndpoint, Error> {
     let Descriptor { joined, arena_bytes, address } = parse(descriptor)?;
-    let side_bytes = IMMEDIATES_BYTES + arena_bytes;
+    let side_bytes = SIDE_HEAD_BYTES + arena_bytes;
     let segment = Arc::new(Segment::create("caravan-link", 2 * side_bytes, Pages::Small)?);
     segment.grow(2 * side_bytes)?;
     let (our_bell, their_bell) = (bell()?, bell()?);

@@ -8,6 +8,9 @@ use caravan_segment::SharedSlice;
 use super::state::{SimParty, SimState};
 use super::{NetworkSide, SimShared};
 use crate::contract::{Armed, Capabilities, Endpoint, Error, Event, Operation, OperationBounds, Provider};
+use crate::region::{
+    self, BorrowedBounds, Region, RegionAccess, RegionNumber, RegionTable, RegionToken, not_borrowed,
+};
 
 /// The largest number of steps of the network that a poll makes.
 const POLL_STEPS_MAX: u64 = 4;
@@ -21,6 +24,7 @@ pub struct SimEndpoint {
     arena: SharedSlice,
     peer_arena: SharedSlice,
     bell: OwnedFd,
+    borrowed: RegionTable<BorrowedBounds>,
 }
 
 impl SimEndpoint {
@@ -34,7 +38,15 @@ impl SimEndpoint {
             .try_clone()
             .map_err(|source| Error::System { call: "fcntl(F_DUPFD_CLOEXEC)", source })?;
         let arena = party.arena.clone();
-        Ok(Self { side, shared: Arc::clone(shared), capabilities, arena, peer_arena, bell })
+        Ok(Self {
+            side,
+            shared: Arc::clone(shared),
+            capabilities,
+            arena,
+            peer_arena,
+            bell,
+            borrowed: RegionTable::default(),
+        })
     }
 
     fn bounds(&self) -> OperationBounds {
@@ -45,6 +57,15 @@ impl SimEndpoint {
             compare_and_swap: self.capabilities.compare_and_swap,
             operation_bytes_max: self.capabilities.operation_bytes_max,
         }
+    }
+
+    fn check(&self, operation: &Operation) -> Result<(), Error> {
+        let bounds = self.bounds();
+        if !region::is_far(region::target(operation).0) {
+            return bounds.check(operation);
+        }
+        let of = |number| self.borrowed.row(number).copied().ok_or_else(|| not_borrowed(number));
+        bounds.check_far(operation, of).map(drop)
     }
 
     /// Makes a few steps of the network, and of the operations towards this side if they wait for its poll.
@@ -80,7 +101,7 @@ impl Endpoint for SimEndpoint {
     }
 
     fn post(&mut self, operation: Operation) -> Result<(), Error> {
-        self.bounds().check(&operation)?;
+        self.check(&operation)?;
         let mut state = self.shared.lock();
         gone(state.party(self.side))?;
         if state.party(self.side).under_way >= state.queue_depth {
@@ -138,7 +159,7 @@ impl Endpoint for SimEndpoint {
         let mut state = self.shared.lock();
         let waits_for_us = !self.capabilities.target_progress && state.can_progress(self.side);
         let party = state.party(self.side);
-        if waits_for_us || !party.events.is_empty() || party.notice == Some(0) {
+        if waits_for_us || !party.events.is_empty() || gone(party).is_err() {
             return Ok(Armed::LookAgain);
         }
         party.armed = true;
@@ -167,6 +188,23 @@ impl Endpoint for SimEndpoint {
     fn check_peer(&mut self) -> Result<(), Error> {
         gone(self.shared.lock().party(self.side))
     }
+
+    fn lend(&mut self, region: &Region, access: RegionAccess) -> Result<RegionToken, Error> {
+        let mut state = self.shared.lock();
+        let lent = &mut state.party(self.side).lent;
+        let number = lent.next()?;
+        lent.insert(number, (region.clone(), access));
+        Ok(RegionToken { number, access, bytes: region.bytes(), address: 0, key: 0 })
+    }
+
+    fn borrow(&mut self, token: &RegionToken) -> Result<RegionNumber, Error> {
+        self.borrowed.insert(token.number, BorrowedBounds::of(token));
+        Ok(token.number)
+    }
+
+    fn revoke(&mut self, number: RegionNumber) -> Result<(), Error> {
+        self.shared.lock().party(self.side).lent.revoke(number).map(drop)
+    }
 }
 
 impl Drop for SimEndpoint {
@@ -177,8 +215,9 @@ impl Drop for SimEndpoint {
 }
 
 fn gone(party: &SimParty) -> Result<(), Error> {
-    match party.notice {
-        Some(0) => Err(Error::PeerGone(Provider::Sim, "it was killed")),
+    match (party.refused, party.notice) {
+        (Some(number), _) => Err(Error::Revoked(Provider::Sim, number)),
+        (None, Some(0)) => Err(Error::PeerGone(Provider::Sim, "it was killed")),
         _ => Ok(()),
     }
 }

@@ -2,10 +2,11 @@
 
 use std::os::fd::BorrowedFd;
 
-use caravan_segment::SharedSlice;
+use caravan_segment::{SegmentView, SharedSlice};
 
 use super::Random;
 use crate::contract::{Armed, Capabilities, Endpoint, EndpointCounts, Error, Event, Operation, Provider};
+use crate::region::{Region, RegionAccess, RegionNumber, RegionToken};
 
 /// How often each fault comes: once in this many calls; 0 is never.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -139,6 +140,25 @@ impl<E: Endpoint> Endpoint for Faulty<E> {
     fn check_peer(&mut self) -> Result<(), Error> {
         self.end()?;
         self.inner.check_peer()
+    }
+
+    fn lend(&mut self, region: &Region, access: RegionAccess) -> Result<RegionToken, Error> {
+        self.end()?;
+        self.inner.lend(region, access)
+    }
+
+    fn borrow(&mut self, token: &RegionToken) -> Result<RegionNumber, Error> {
+        self.end()?;
+        self.inner.borrow(token)
+    }
+
+    fn revoke(&mut self, number: RegionNumber) -> Result<(), Error> {
+        self.end()?;
+        self.inner.revoke(number)
+    }
+
+    fn window(&self, number: RegionNumber) -> Option<&SegmentView> {
+        self.inner.window(number).filter(|_| !self.faults.unmapped)
     }
 
     fn description(&self) -> String {

@@ -13,6 +13,7 @@
 //! | network | loaded, then stored | a compare-and-swap: in one step where atomic, in two where not |
 //! | source | acknowledged | it polled the completion |
 //! | network | pieces are lost | the source ended before the completion |
+//! | network | refused | its region is not lent, or not so much of it: the source's connection has ended |
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -23,6 +24,7 @@ use caravan_segment::{Pages, Segment, SharedSlice};
 
 use super::{NetworkSide, Random};
 use crate::contract::{Capabilities, Completion, Error, Event, Operation};
+use crate::region::{self, Region, RegionAccess, RegionNumber, RegionTable};
 
 /// The largest number of steps after which a side learns that its peer has ended.
 const NOTICE_STEPS_MAX: u64 = 40;
@@ -53,6 +55,10 @@ pub(super) struct SimParty {
     pub(super) ended: bool,
     /// The number of steps until the side learns that its peer has ended, and then 0.
     pub(super) notice: Option<u64>,
+    /// The regions that the side lends.
+    pub(super) lent: RegionTable<(Region, RegionAccess)>,
+    /// The side asked for what its peer does not lend: nothing of it is carried any more.
+    pub(super) refused: Option<RegionNumber>,
 }
 
 /// Both sides.
@@ -94,7 +100,7 @@ impl SimState {
     pub(super) fn ring_doorbell(&mut self, side: NetworkSide) {
         for (operation, posted_at) in std::mem::take(&mut self.party(side).posted) {
             self.clock += 1;
-            let flight = Flight::new(self.clock, operation, posted_at, &mut self.random);
+            let flight = Flight::new(self.clock, operation, posted_at, &self.capabilities, &mut self.random);
             self.party(side).flights.push(flight);
         }
         if !self.capabilities.target_progress && self.can_progress(side.peer()) {
@@ -187,6 +193,9 @@ impl SimState {
             }
         }
         self.party(source).flights.retain(|flight| !flight.is_over());
+        if self.party(source).refused.is_some() {
+            self.ring(source, false);
+        }
     }
 
     fn land(&mut self, target: NetworkSide, index: usize) {
@@ -196,17 +205,18 @@ impl SimState {
         };
         let flight = &mut source.flights[index];
         let piece = flight.pieces.remove(flight.next_piece(random));
+        let (place, _) = region::target(&flight.operation);
+        let access = if flight.is_write() { RegionAccess::Write } else { RegionAccess::Read };
+        let Some((memory, at)) = target.reach(place + piece.at, piece.bytes as u64, access) else {
+            return source.refuse(place);
+        };
         match (flight.operation, piece.taken) {
-            (Operation::Write { to, .. }, Some(bytes)) => {
-                target.arena.copy_in((to + piece.at) as usize, &bytes);
+            (Operation::Write { .. }, Some(bytes)) => memory.copy_in(at, &bytes),
+            (Operation::Write { from, .. }, None) => {
+                source.arena.copy_to((from.offset + piece.at) as usize, piece.bytes, memory, at);
             }
-            (Operation::Write { from, to, .. }, None) => {
-                let (from, to) = ((from.offset + piece.at) as usize, (to + piece.at) as usize);
-                source.arena.copy_to(from, piece.bytes, &target.arena, to);
-            }
-            (Operation::Read { from, into, .. }, _) => {
-                let (from, into) = ((from + piece.at) as usize, (into.offset + piece.at) as usize);
-                target.arena.copy_to(from, piece.bytes, &source.arena, into);
+            (Operation::Read { into, .. }, _) => {
+                memory.copy_words_to(at, piece.bytes, &source.arena, (into.offset + piece.at) as usize);
             }
             (Operation::CompareAndSwap { .. }, _) => {}
         }
@@ -215,10 +225,19 @@ impl SimState {
     /// Makes one half of a compare-and-swap, or both if it is atomic.
     fn swap(&mut self, target: NetworkSide, index: usize) {
         let atomic = self.capabilities.atomic_with_processor;
-        let arena = self.party(target).arena.clone();
+        let source = self.party(target.peer());
+        let Operation::CompareAndSwap { at, expected, desired, .. } = source.flights[index].operation else {
+            return;
+        };
+        let Some((memory, offset)) = self
+            .party(target)
+            .reach(at, 8, RegionAccess::Write)
+            .map(|(memory, offset)| (memory.clone(), offset))
+        else {
+            return self.party(target.peer()).refuse(at);
+        };
+        let word = memory.word(offset);
         let flight = &mut self.party(target.peer()).flights[index];
-        let Operation::CompareAndSwap { at, expected, desired, .. } = flight.operation else { return };
-        let word = arena.word(at as usize);
         if atomic {
             let found = word.compare_exchange(expected, desired, Ordering::AcqRel, Ordering::Acquire);
             flight.found = Some(found.unwrap_or_else(|other| other));
@@ -319,7 +338,33 @@ impl SimParty {
             wakes: 0,
             ended: false,
             notice: None,
+            lent: RegionTable::default(),
+            refused: None,
         })
+    }
+
+    /// Ends what the side has under way: it asked for memory at `place` that its peer does not lend.
+    fn refuse(&mut self, place: u64) {
+        self.refused = region::split(place).map(|(number, _)| number);
+        self.posted.clear();
+        self.flights.clear();
+    }
+
+    /// Returns the memory at a place, and the offset there, for an operation of the peer on `bytes` bytes. `None` if the
+    /// peer may not reach all of them so.
+    fn reach(&self, place: u64, bytes: u64, access: RegionAccess) -> Option<(&SharedSlice, usize)> {
+        let (memory, offset) = match region::is_far(place) {
+            false => (&self.arena, place),
+            true => {
+                let (number, offset) = region::split(place)?;
+                let (region, lent) = self.lent.row(number)?;
+                if access == RegionAccess::Write && *lent == RegionAccess::Read {
+                    return None;
+                }
+                (region.memory(), offset)
+            }
+        };
+        (offset.checked_add(bytes)? <= memory.bytes()).then_some((memory, offset as usize))
     }
 }
 
@@ -364,16 +409,26 @@ enum FlightStep {
 }
 
 impl Flight {
-    pub(super) fn new(id: u64, operation: Operation, posted_at: u64, random: &mut Random) -> Self {
+    pub(super) fn new(
+        id: u64,
+        operation: Operation,
+        posted_at: u64,
+        capabilities: &Capabilities,
+        random: &mut Random,
+    ) -> Self {
         let (bytes, told) = match operation {
             Operation::Write { from, immediate, .. } => (from.bytes, immediate.is_none()),
             Operation::Read { into, .. } => (into.bytes, true),
             Operation::CompareAndSwap { .. } => (0, true),
         };
+        let word = match operation {
+            Operation::Read { from, .. } if capabilities.reads_words_atomically => Some(from % 8),
+            _ => None,
+        };
         Self {
             id,
             operation,
-            pieces: tear(u64::from(bytes), random),
+            pieces: tear(u64::from(bytes), word, random),
             told,
             completed: false,
             found: None,
@@ -400,6 +455,10 @@ impl Flight {
         matches!(self.operation, Operation::Write { .. })
     }
 
+    pub(super) fn is_read(&self) -> bool {
+        matches!(self.operation, Operation::Read { .. })
+    }
+
     /// Returns the index of the piece that lands next.
     pub(super) fn next_piece(&self, random: &mut Random) -> usize {
         random.below(self.pieces.len() as u64) as usize
@@ -416,12 +475,16 @@ impl Flight {
     }
 }
 
-/// Cuts `bytes` into random pieces.
-fn tear(bytes: u64, random: &mut Random) -> Vec<Piece> {
+/// Cuts `bytes` into random pieces; if `word` is the number of bytes that the first byte lies behind a word's begin,
+/// cuts only between words.
+fn tear(bytes: u64, word: Option<u64>, random: &mut Random) -> Vec<Piece> {
     if bytes == 0 {
         return Vec::new();
     }
     let mut cuts: Vec<u64> = (0..random.below(PIECES_MAX)).map(|_| random.below(bytes)).collect();
+    if let Some(behind) = word {
+        cuts.iter_mut().for_each(|cut| *cut = ((*cut + behind) / 8 * 8).saturating_sub(behind));
+    }
     cuts.extend([0, bytes]);
     cuts.sort_unstable();
     cuts.dedup();
@@ -433,7 +496,9 @@ fn possible(flights: &[Flight], index: usize, capabilities: &Capabilities) -> Ve
     let flight = &flights[index];
     let before = &flights[..index];
     let mut steps = Vec::with_capacity(3);
-    if !flight.pieces.is_empty() {
+    let earlier_read = |other: &Flight| other.is_read() && !other.pieces.is_empty();
+    let held = capabilities.reads_ordered && flight.is_read() && before.iter().any(earlier_read);
+    if !flight.pieces.is_empty() && !held {
         steps.push(FlightStep::Land);
     }
     if !flight.told && flight.pieces.is_empty() && may_tell(flight, before, capabilities) {

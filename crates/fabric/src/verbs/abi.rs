@@ -287,6 +287,7 @@ pub const IBV_QP_DEST_QPN: c_int = 1 << 20;
 pub const IBV_QPS_INIT: c_int = 1;
 pub const IBV_QPS_RTR: c_int = 2;
 pub const IBV_QPS_RTS: c_int = 3;
+pub const IBV_QPS_ERR: c_int = 6;
 
 #[repr(C)]
 #[derive(Clone, Copy)]

@@ -36,7 +36,8 @@ use rustix::io::Errno;
 
 use super::choose::choose;
 use super::cm::{CmEvent, Id};
-use super::device::{self, Fabric, ReadDepths};
+use super::device::{Fabric, ReadDepths};
+use super::domain::Domain;
 use super::endpoint::{ExposedPeer, VerbsEndpoint};
 use super::limits::*;
 use super::message::{self, ConnectAnswer, ConnectRequest, Nonce, Port, QueuePairHalf};
@@ -46,8 +47,6 @@ use super::quirks::Quirk;
 use super::resources::{ConnectionMemory, Depths, QueuePairPath, Resources, own_bytes};
 use crate::contract::{Armed, Capabilities, Endpoint, Error, Exposure, Provider};
 
-/// How long the binding of a memory window, which sends no packet, may take.
-const BINDING_LIMIT: Duration = Duration::from_secs(1);
 /// When the initiating side greets again, in milliseconds after its first greeting, on devices that may
 /// miss the first. Each greeting takes one of the spare receives.
 const GREET_AGAIN_MS: [u64; 2] = [100, 500];
@@ -75,7 +74,16 @@ pub fn offer() -> Result<Vec<u8>, Error> {
 /// On the initiating side: chooses a pair of ports, and makes this side's half of the connection. The
 /// returned bytes are for the peer's [`accept`].
 pub fn connect(offer: &[u8], exposure: &Exposure) -> Result<(PendingEndpoint, Vec<u8>), Error> {
-    connect_from(&usable()?, offer, exposure)
+    connect_in(&Domain::new(), offer, exposure)
+}
+
+/// Does what [`connect`] does, in a domain.
+pub(super) fn connect_in(
+    domain: &Domain,
+    offer: &[u8],
+    exposure: &Exposure,
+) -> Result<(PendingEndpoint, Vec<u8>), Error> {
+    connect_by(domain, &usable()?, offer, exposure)
 }
 
 /// Does what [`connect`] does, from one of the ports `ours` of this machine.
@@ -84,9 +92,18 @@ pub fn connect_from(
     offer: &[u8],
     exposure: &Exposure,
 ) -> Result<(PendingEndpoint, Vec<u8>), Error> {
+    connect_by(&Domain::new(), ours, offer, exposure)
+}
+
+fn connect_by(
+    domain: &Domain,
+    ours: &[Port],
+    offer: &[u8],
+    exposure: &Exposure,
+) -> Result<(PendingEndpoint, Vec<u8>), Error> {
     let theirs = message::parse_offer(offer)?;
     let (our, their) = choose(ours, &theirs, ports::route, ports::is_near)?;
-    let (resources, own) = make_half(our, exposure)?;
+    let (resources, own) = make_half(domain, our, exposure)?;
     let request = ConnectRequest { chosen: their.clone(), half: own.clone() }.to_bytes();
     Ok((ConnectPhase::Requested { resources, own }.pending(), request))
 }
@@ -94,6 +111,15 @@ pub fn connect_from(
 /// On the accepting side: makes the other half, for the bytes that the peer's [`connect`] returned. The returned
 /// bytes are for the peer's [`PendingEndpoint::finish`].
 pub fn accept(request: &[u8], exposure: &Exposure) -> Result<(PendingEndpoint, Vec<u8>), Error> {
+    accept_in(&Domain::new(), request, exposure)
+}
+
+/// Does what [`accept`] does, in a domain.
+pub(super) fn accept_in(
+    domain: &Domain,
+    request: &[u8],
+    exposure: &Exposure,
+) -> Result<(PendingEndpoint, Vec<u8>), Error> {
     let ConnectRequest { chosen, half: peer } = ConnectRequest::parse(request)?;
     let ours = usable()?;
     let is_chosen =
@@ -102,7 +128,7 @@ pub fn accept(request: &[u8], exposure: &Exposure) -> Result<(PendingEndpoint, V
     if peer.port.fabric != our.fabric {
         return Err(protocol("it chose a port of another kind than its own"));
     }
-    let (mut resources, own) = make_half(our, exposure)?;
+    let (mut resources, own) = make_half(domain, our, exposure)?;
     let mut answer = ConnectAnswer { half: own.clone(), listener: 0, nonce: Nonce::default() };
     if our.fabric == Fabric::Iwarp {
         random(&mut answer.nonce)?;
@@ -158,14 +184,12 @@ fn usable() -> Result<Vec<Port>, Error> {
 }
 
 /// Makes everything of this side at `port`, and the half that the peer must know.
-fn make_half(port: &Port, exposure: &Exposure) -> Result<(Resources, QueuePairHalf), Error> {
+fn make_half(domain: &Domain, port: &Port, exposure: &Exposure) -> Result<(Resources, QueuePairHalf), Error> {
     let depths = Depths { send: SEND_DEPTH, receive: IMMEDIATE_CREDIT + RECEIVE_RESERVE };
-    let (context, managed) = match port.fabric {
-        Fabric::Iwarp => {
-            let id = Id::bind(port.ip())?;
-            (Arc::new(id.context()?), Some(id))
-        }
-        Fabric::InfiniBand | Fabric::Roce => (device::open(&port.device)?, None),
+    let domain = domain.at(port)?;
+    let managed = match port.fabric {
+        Fabric::Iwarp => Some(Id::bind(port.ip())?),
+        Fabric::InfiniBand | Fabric::Roce => None,
     };
     let arena_bytes = exposure.arena_bytes.next_multiple_of(PAGE_BYTES);
     let own_bytes = own_bytes(depths).next_multiple_of(PAGE_BYTES);
@@ -176,7 +200,7 @@ fn make_half(port: &Port, exposure: &Exposure) -> Result<(Resources, QueuePairHa
         own: segment.slice(arena_bytes, own_bytes)?,
     };
     let by_manager = managed.is_some();
-    let mut resources = Resources::new(context, managed, memory, exposure, depths)?;
+    let mut resources = Resources::new(domain, managed, memory, exposure, depths)?;
     if !by_manager {
         resources.make_queue_pair()?;
     }
@@ -241,6 +265,7 @@ impl Halves {
             atomic_with_processor: own.swaps.atomic_with_processor && peer.swaps.atomic_with_processor,
             target_progress: true,
             memory_windows: resources.has_window(),
+            revokes_for_certain: true,
             // On iWARP an operation completes once this side's TCP has it.
             completes_early: resources.managed().is_some(),
             operation_bytes_max: operation_bytes_max.min(OPERATION_BYTES_MAX),

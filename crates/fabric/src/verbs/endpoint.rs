@@ -15,12 +15,15 @@ use caravan_segment::SharedSlice;
 
 use super::cm::CmEvent;
 use super::credit::ImmediateCredit;
-use super::fault::{Fault, SILENT};
+use super::fault::{Fault, SILENT, STOPPED};
 use super::limits::*;
 use super::message::Port;
 use super::resources::{CompletionQueue, RemoteMemory, Resources, WorkKind, WorkRequest};
 use crate::contract::{
     Armed, Capabilities, Endpoint, EndpointCounts, Error, Event, Local, Operation, Provider,
+};
+use crate::region::{
+    self, BorrowedBounds, Region, RegionAccess, RegionNumber, RegionTable, RegionToken, not_borrowed,
 };
 
 /// In a message over iWARP, the bit above an immediate or a count of 32 bits: set for a count.
@@ -39,6 +42,13 @@ pub struct ExposedPeer {
     pub immediate_credit: u32,
     /// The number of reads and swaps of this side that may be under way.
     pub reads: u32,
+}
+
+impl ExposedPeer {
+    /// Returns the first place that this side may reach.
+    fn start(&self) -> RemoteMemory {
+        self.memory.at(self.exposed.start)
+    }
 }
 
 /// One side of a connection over a device.
@@ -79,6 +89,7 @@ pub struct VerbsEndpoint {
     relieved: bool,
     ready: VecDeque<Event>,
     fault: Option<Fault>,
+    borrowed: RegionTable<(BorrowedBounds, RemoteMemory)>,
     /// When the peer's device was first found to owe an answer.
     silent_since: Option<Instant>,
     counts: EndpointCounts,
@@ -92,6 +103,8 @@ struct WorkInFlight {
     context: Option<u64>,
     work_requests: u32,
     kind: FlightKind,
+    /// The region of the peer's that the operation reaches.
+    region: Option<RegionNumber>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,6 +149,7 @@ impl VerbsEndpoint {
             relieved: false,
             ready: VecDeque::new(),
             fault: None,
+            borrowed: RegionTable::default(),
             silent_since: None,
             counts,
         }
@@ -208,6 +222,35 @@ impl VerbsEndpoint {
         self.doorbell()
     }
 
+    /// Waits for the binding of a loan's window, which sends no packet.
+    fn finish_binding(&mut self) -> Result<(), Error> {
+        self.flush()?;
+        self.doorbell()?;
+        let until = Instant::now() + BINDING_LIMIT;
+        while !self.is_flushed() {
+            if Instant::now() > until {
+                let what = format!("it has not bound a memory window within {} s", BINDING_LIMIT.as_secs());
+                return Err(self.resources.device_error(what));
+            }
+            std::hint::spin_loop();
+            self.collect()?;
+        }
+        Ok(())
+    }
+
+    /// Returns the place that an operation names, as the peer's device knows it, and its region.
+    fn target(&self, operation: &Operation) -> Result<(RemoteMemory, Option<RegionNumber>), Error> {
+        let (place, _) = region::target(operation);
+        if !region::is_far(place) {
+            self.bounds().check(operation)?;
+            return Ok((self.peer.memory.at(place), None));
+        }
+        let row = |number| self.borrowed.row(number).ok_or_else(|| not_borrowed(number));
+        let (number, offset) =
+            self.bounds().check_far(operation, |number| row(number).map(|(bounds, _)| *bounds))?;
+        Ok((row(number)?.1.at(offset), Some(number)))
+    }
+
     fn check_fault(&self) -> Result<(), Error> {
         match &self.fault {
             Some(fault) => Err(fault.error(self.resources.context().name())),
@@ -221,7 +264,7 @@ impl VerbsEndpoint {
             return self.flush();
         }
         let nothing = Local { offset: 0, bytes: 0 };
-        let work = WorkKind::Write { from: nothing, to: self.peer.exposed.start, immediate: None };
+        let work = WorkKind::Write { from: nothing, to: self.peer.start(), immediate: None };
         self.push(&[work], None, FlightKind::Write, true);
         self.ring()
     }
@@ -264,14 +307,17 @@ impl Endpoint for VerbsEndpoint {
     }
 
     fn post(&mut self, operation: Operation) -> Result<(), Error> {
-        self.bounds().check(&operation)?;
+        let (target, region) = self.target(&operation)?;
         let posted = match operation {
-            Operation::Write { from, to, immediate, context } => self.write(from, to, immediate, context),
-            Operation::Read { from, into, context } => self.read(from, into, context),
-            Operation::CompareAndSwap { at, expected, desired, context } => {
-                self.swap(at, expected, desired, context)
+            Operation::Write { from, immediate, context, .. } => self.write(from, target, immediate, context),
+            Operation::Read { into, context, .. } => self.read(target, into, context),
+            Operation::CompareAndSwap { expected, desired, context, .. } => {
+                self.swap(target, [expected, desired], context)
             }
         };
+        if let (true, Some(flight)) = (posted, self.flights.back_mut()) {
+            flight.region = region;
+        }
         self.refused |= !posted;
         if posted { Ok(()) } else { Err(Error::Full(Provider::Rdma)) }
     }
@@ -294,7 +340,7 @@ impl Endpoint for VerbsEndpoint {
         } else if self.free > 0 {
             // The device has everything already: one more write, which ends after it, asks for the completion.
             let nothing = Local { offset: 0, bytes: 0 };
-            let work = WorkKind::Write { from: nothing, to: self.peer.exposed.start, immediate: None };
+            let work = WorkKind::Write { from: nothing, to: self.peer.start(), immediate: None };
             self.push(&[work], None, FlightKind::Write, true);
             self.doorbell()?;
         }
@@ -363,6 +409,33 @@ impl Endpoint for VerbsEndpoint {
         self.gather();
         self.check_silence();
         self.check_fault()
+    }
+
+    fn lend(&mut self, region: &Region, access: RegionAccess) -> Result<RegionToken, Error> {
+        self.check_fault()?;
+        if self.resources.binds_loans() && !self.has_room(1) {
+            return Err(Error::Full(Provider::Rdma));
+        }
+        let (token, registered) = self.resources.lend(region, access)?;
+        self.counts.registered_bytes += registered;
+        if self.resources.binds_loans() {
+            self.own(WorkKind::BindLoan(token.number));
+            self.finish_binding()?;
+        }
+        Ok(token)
+    }
+
+    fn borrow(&mut self, token: &RegionToken) -> Result<RegionNumber, Error> {
+        let memory = RemoteMemory { address: token.address, key: token.key };
+        self.borrowed.insert(token.number, (BorrowedBounds::of(token), memory));
+        Ok(token.number)
+    }
+
+    fn revoke(&mut self, number: RegionNumber) -> Result<(), Error> {
+        if !self.resources.revoke(number)? {
+            self.fault.get_or_insert(Fault::PeerGone(STOPPED));
+        }
+        Ok(())
     }
 
     fn description(&self) -> String {

@@ -5,9 +5,17 @@ use std::ffi::c_int;
 use super::abi::*;
 use super::resources::Resources;
 use crate::contract::{Error, Provider};
+use crate::region::RegionNumber;
 
 /// The cause for a device that is off, cut off, or has forgotten the connection.
 pub const SILENT: &str = "its device does not answer any more";
+
+/// The cause of an operation that the peer's device refused.
+const UNEXPOSED: &str = "it exposes its memory no more";
+
+/// The cause on the side that has revoked a region without a window.
+pub const STOPPED: &str =
+    "this side has revoked a region, and its device can only end the whole connection for that";
 
 /// The cause if nothing more is known.
 pub const ENDED: &str = "the connection has ended";
@@ -17,6 +25,8 @@ pub const ENDED: &str = "the connection has ended";
 pub enum Fault {
     /// The peer, or the way to it, is gone.
     PeerGone(&'static str),
+    /// The peer has revoked the region that an operation named.
+    Revoked(RegionNumber),
     /// The peer broke the protocol.
     Protocol(&'static str),
     /// The device reports a failure.
@@ -34,10 +44,18 @@ impl Fault {
                 None => Self::PeerGone(ENDED),
             },
             // This side never posts an operation outside the exposed part: the peer has begun to end.
-            IBV_WC_REM_ACCESS_ERR => Self::PeerGone("it exposes its memory no more"),
+            IBV_WC_REM_ACCESS_ERR => Self::PeerGone(UNEXPOSED),
             // siw reports this for a request that its TCP connection does not take any more (siw_qp_tx.c, Linux 6.1).
             IBV_WC_LOC_QP_OP_ERR if resources.managed().is_some() => Self::PeerGone(ENDED),
             status => Self::Device(format!("work failed: {}", resources.status_text(status))),
+        }
+    }
+
+    /// Returns the fault of an operation on a borrowed region.
+    pub fn about(self, region: Option<RegionNumber>) -> Self {
+        match (self, region) {
+            (Self::PeerGone(UNEXPOSED), Some(number)) => Self::Revoked(number),
+            (other, _) => other,
         }
     }
 
@@ -67,6 +85,7 @@ impl Fault {
     pub fn error(&self, device: &str) -> Error {
         match self {
             Self::PeerGone(why) => Error::PeerGone(Provider::Rdma, why),
+            Self::Revoked(number) => Error::Revoked(Provider::Rdma, *number),
             Self::Protocol(what) => Error::Protocol(Provider::Rdma, (*what).to_owned()),
             Self::Device(what) => Error::Device { device: device.to_owned(), what: what.clone() },
         }

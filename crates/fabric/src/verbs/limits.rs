@@ -45,6 +45,8 @@ pub const SILENCE_MAX: Duration = Duration::from_secs(16);
 pub const RECEIVER_NOT_READY_TIMER: u8 = 12;
 /// How often a device sends again to such a peer: for ever.
 pub const RECEIVER_NOT_READY_RETRIES: u8 = 7;
+/// How long the binding of a memory window, which sends no packet, may take.
+pub const BINDING_LIMIT: Duration = Duration::from_secs(1);
 /// The number of bytes of the longest operation, even if the device allows more.
 pub const OPERATION_BYTES_MAX: u32 = 1 << 30;
 /// Arenas begin on pages: registered memory is pinned page by page.

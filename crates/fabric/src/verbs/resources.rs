@@ -3,6 +3,7 @@
 
 #![allow(unsafe_code, reason = "calls into libibverbs")]
 
+mod lending;
 mod work;
 
 use std::ffi::c_int;
@@ -14,12 +15,14 @@ use caravan_segment::SharedSlice;
 use super::abi::*;
 use super::cm::Id;
 use super::device::{Context, ReadDepths, nonblocking};
+use super::domain::DeviceDomain;
 use super::library::Verbs;
 use super::limits::*;
-use super::obstacle::Obstacle;
 use super::quirks::Quirk;
 use crate::contract::{Error, Exposure};
+use crate::region::RegionTable;
 
+pub use lending::VerbsLoan;
 pub use work::{WorkKind, WorkRequest};
 
 /// One of the two completion queues.
@@ -43,10 +46,17 @@ pub struct Depths {
 /// A side's memory, as the other side's work requests name it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RemoteMemory {
-    /// The address of the arena's first byte, as the side's device counts.
+    /// The address of the first byte of an arena or of a region, as the side's device counts.
     pub address: u64,
-    /// The key to the exposed part.
+    /// The key to what the peer may reach there.
     pub key: u32,
+}
+
+impl RemoteMemory {
+    /// Returns the memory from `offset` on.
+    pub fn at(self, offset: u64) -> Self {
+        Self { address: self.address.wrapping_add(offset), ..self }
+    }
 }
 
 /// The memory of one side.
@@ -89,7 +99,9 @@ pub struct Resources {
     context: Arc<Context>,
     verbs: &'static Verbs,
     managed: Option<Id>,
-    domain: *mut ibv_pd,
+    domain: Arc<DeviceDomain>,
+    /// The regions that this side lends.
+    lent: RegionTable<VerbsLoan>,
     channel: *mut ibv_comp_channel,
     send: *mut ibv_cq,
     receive: *mut ibv_cq,
@@ -133,16 +145,18 @@ pub fn own_bytes(depths: Depths) -> u64 {
 impl Resources {
     /// Makes all objects but the queue pair.
     pub fn new(
-        context: Arc<Context>,
+        domain: Arc<DeviceDomain>,
         managed: Option<Id>,
         memory: ConnectionMemory,
         exposure: &Exposure,
         depths: Depths,
     ) -> Result<Self, Error> {
+        let context = Arc::clone(domain.context());
         let mut made = Self {
             verbs: context.verbs,
             managed,
-            domain: ptr::null_mut(),
+            domain,
+            lent: RegionTable::default(),
             channel: ptr::null_mut(),
             send: ptr::null_mut(),
             receive: ptr::null_mut(),
@@ -173,7 +187,6 @@ impl Resources {
         // SAFETY: the context is open for as long as `self` is, and so for each call below. Each object that
         // is made is given to the value that ends it.
         unsafe {
-            self.domain = self.made("a protection domain", (self.verbs.ibv_alloc_pd)(raw))?;
             self.channel = self.made("a completion channel", (self.verbs.ibv_create_comp_channel)(raw))?;
             let (none, channel) = (ptr::null_mut(), self.channel);
             let queue = |depth: u32| (self.verbs.ibv_create_cq)(raw, depth as c_int, none, channel, 0);
@@ -223,9 +236,9 @@ impl Resources {
                 sq_sig_all: 0,
             };
             let made = match &self.managed {
-                Some(id) => id.make_queue_pair(self.domain, &mut wanted),
+                Some(id) => id.make_queue_pair(self.domain.raw(), &mut wanted),
                 // SAFETY: the domain and the queues are open; the library fills in the sizes that it gives.
-                None => NonNull::new(unsafe { (self.verbs.ibv_create_qp)(self.domain, &mut wanted) }),
+                None => NonNull::new(unsafe { (self.verbs.ibv_create_qp)(self.domain.raw(), &mut wanted) }),
             };
             if let Some(made) = made {
                 self.queue_pair = made.as_ptr();
@@ -370,7 +383,8 @@ impl Resources {
         if windowed {
             let allocate = self.operations().alloc_mw;
             // SAFETY: the domain is open; a device with windows has the function.
-            let window = allocate.map_or(ptr::null_mut(), |call| unsafe { call(self.domain, IBV_MW_TYPE_2) });
+            let window =
+                allocate.map_or(ptr::null_mut(), |call| unsafe { call(self.domain.raw(), IBV_MW_TYPE_2) });
             self.window = self.made("a memory window", window)?;
         } else if !all {
             let bytes = self.exposure.exposed.end - self.exposure.exposed.start;
@@ -382,26 +396,8 @@ impl Resources {
     }
 
     fn region(&self, memory: &SharedSlice, at: u64, bytes: u64, access: c_int) -> Result<*mut ibv_mr, Error> {
-        let address = memory.address(at as usize, bytes as usize);
-        // SAFETY: the memory is mapped for as long as `self` is, and `drop` ends the region before.
-        // The device writes to it as a peer may write to any shared memory: no reference to it ever exists.
-        let region = unsafe { (self.verbs.ibv_reg_mr)(self.domain, address.cast(), bytes as usize, access) };
-        if region.is_null() && std::io::Error::last_os_error().raw_os_error() == Some(libc::ENOMEM) {
-            return Err(self.memory_lock(bytes));
-        }
-        self.made("a memory region", region)
-    }
-
-    /// Returns the error for ENOMEM of a registration: in practice the limit on locked memory.
-    fn memory_lock(&self, needed_bytes: u64) -> Error {
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
-        match limit {
-            Some(limit_bytes) => {
-                Obstacle::MemoryLock { device: self.context.name().to_owned(), needed_bytes, limit_bytes }
-                    .into()
-            }
-            None => self.device_error(format!("no memory to register {needed_bytes} bytes")),
-        }
+        // The memory is mapped for as long as `self` is, and `drop` ends the registration before.
+        self.domain.register(memory, at, bytes, access).map(NonNull::as_ptr)
     }
 
     /// Returns the address and key that the peer must name to reach the exposed part.
@@ -434,8 +430,12 @@ impl Resources {
 
 impl Drop for Resources {
     fn drop(&mut self) {
+        // A bound window depends on its queue pair: rxe would wait for it for ever.
+        while let Some(loan) = self.lent.pop() {
+            self.end_loan(loan);
+        }
         // SAFETY: this value made each object, nothing uses it after this, and each is ended after
-        // the objects that depend on it. A bound window depends on its queue pair: rxe would wait for it for ever.
+        // the objects that depend on it.
         let mut ended = unsafe {
             match self.operations().dealloc_mw {
                 Some(deallocate) if !self.window.is_null() => deallocate(self.window) == 0,
@@ -455,9 +455,6 @@ impl Drop for Resources {
             }
             if !self.channel.is_null() {
                 (self.verbs.ibv_destroy_comp_channel)(self.channel);
-            }
-            if !self.domain.is_null() {
-                (self.verbs.ibv_dealloc_pd)(self.domain);
             }
         }
         if !ended {

@@ -5,6 +5,7 @@ pub mod conformance;
 pub mod forge;
 pub mod hostile;
 pub mod hosts;
+pub mod lending;
 pub mod pair;
 pub mod party;
 pub mod pattern;

@@ -2,6 +2,7 @@
 
 use caravan_fabric::contract::{Armed, Endpoint, Event, Operation};
 use caravan_fabric::sim::{Faults, Faulty, Network};
+use caravan_fabric::tcp::{self, TcpSealing};
 use caravan_fabric::{Error, Exposure, Link, shm, verbs};
 
 use super::PATIENCE;
@@ -41,9 +42,27 @@ impl Pair {
         Self::new(Faulty::new(left, faults, seed), Faulty::new(right, faults, !seed), None)
     }
 
+    /// Makes a pair over TCP within this machine.
+    pub fn tcp(sealing: TcpSealing, exposure: &Exposure) -> Self {
+        let (left, right) = tcp::pair(exposure, sealing).unwrap();
+        Self::new(left, right, None)
+    }
+
+    /// Makes a pair over TCP, with faults in front of it.
+    pub fn faulty_tcp(faults: Faults, seed: u64, exposure: &Exposure) -> Self {
+        let (left, right) = tcp::pair(exposure, TcpSealing::Plain).unwrap();
+        Self::new(Faulty::new(left, faults, seed), Faulty::new(right, faults, !seed), None)
+    }
+
     /// Makes a pair over an RDMA device of this machine.
     pub fn verbs(exposure: &Exposure) -> Self {
         let [left, right] = verbs_ends(exposure);
+        Self { ends: [left, right], seen: [Vec::new(), Vec::new()], network: None }
+    }
+
+    /// Makes a pair over an RDMA device of this machine, its first end in a domain.
+    pub fn verbs_in(domain: &verbs::Domain, exposure: &Exposure) -> Self {
+        let [left, right] = verbs_ends_in(domain, exposure);
         Self { ends: [left, right], seen: [Vec::new(), Vec::new()], network: None }
     }
 
@@ -104,7 +123,12 @@ pub fn shm_ends(arena_bytes: u64) -> (shm::ShmEndpoint, shm::ShmEndpoint) {
 
 /// Makes two endpoints over an RDMA device, each in a thread of its own as two processes would.
 pub fn verbs_ends(exposure: &Exposure) -> [Box<dyn Endpoint>; 2] {
-    let (pending, request) = verbs::connect(&verbs::offer().unwrap(), exposure).unwrap();
+    verbs_ends_in(&verbs::Domain::new(), exposure)
+}
+
+/// Makes two endpoints over an RDMA device, the first one in a domain.
+pub fn verbs_ends_in(domain: &verbs::Domain, exposure: &Exposure) -> [Box<dyn Endpoint>; 2] {
+    let (pending, request) = domain.connect(&verbs::offer().unwrap(), exposure).unwrap();
     let (accepting, answer) = verbs::accept(&request, exposure).unwrap();
     std::thread::scope(|scope| {
         let right = scope.spawn(|| accepting.finish(&[], PATIENCE).unwrap());

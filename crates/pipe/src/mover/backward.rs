@@ -14,7 +14,7 @@ use caravan_segment::printable;
 use rustix::event::PollFlags;
 
 use super::frame::{FrameHeader, FrameKind, HEADER_BYTES, TAG_BYTES, WORD_BYTES_MAX};
-use super::seal::Seal;
+use super::seal::FrameSeal;
 use super::sender::Forward;
 use super::spawn;
 use super::wait::{MoverTiming, WaitSet, Watch, Woken};
@@ -42,13 +42,13 @@ pub(super) enum LastWord {
 
 /// The receiver's side of the backward direction.
 pub(super) struct BackwardWriter {
-    seal: Option<Seal>,
+    seal: Option<FrameSeal>,
     unsent: Vec<u8>,
 }
 
 impl BackwardWriter {
     /// Returns a writer that has sent nothing.
-    pub fn new(seal: Option<Seal>) -> Self {
+    pub fn new(seal: Option<FrameSeal>) -> Self {
         Self { seal, unsent: Vec::new() }
     }
 
@@ -102,7 +102,7 @@ impl BackwardWriter {
 
 /// The sender's side of the backward direction.
 pub(super) struct BackwardReader {
-    seal: Option<Seal>,
+    seal: Option<FrameSeal>,
     /// The beginning of a frame.
     heard: Vec<u8>,
     /// When bytes last came.
@@ -111,7 +111,7 @@ pub(super) struct BackwardReader {
 
 impl BackwardReader {
     /// Returns a reader that has read nothing.
-    pub fn new(seal: Option<Seal>) -> Self {
+    pub fn new(seal: Option<FrameSeal>) -> Self {
         Self { seal, heard: Vec::new(), heard_at: Instant::now() }
     }
 

@@ -8,7 +8,7 @@ use caravan_segment::printable;
 use super::backward::{BackwardWriter, Pulse, broken};
 use super::frame::{Block, FrameHeader, FrameKind, HEADER_BYTES, TAG_BYTES, WORD_BYTES_MAX, sentence_bytes};
 use super::payload::{Expander, Total};
-use super::seal::{FrameDirection, Seal};
+use super::seal::{FrameDirection, FrameSeal};
 use super::wait::{MoverTiming, WaitSet, Watch, Woken};
 use super::wire::{CLOSED, HopWire, Want};
 use super::{HopOptions, block_bytes, wire_of};
@@ -28,7 +28,7 @@ pub(super) enum Filled {
 
 /// One stream of the hop.
 struct Lane {
-    seal: Option<Seal>,
+    seal: Option<FrameSeal>,
     /// The next header, as far as it has come.
     head: [u8; HEADER_BYTES],
     head_bytes: usize,
@@ -63,8 +63,9 @@ impl HopReceiver {
     /// Starts the receiver, which reports from now on that it is alive.
     pub fn new(connection: DataConnection, options: HopOptions, timing: MoverTiming) -> Result<Self, Error> {
         let secret = connection.secret;
-        let seal =
-            |direction, stream| options.sealed.then(|| Seal::new(&secret, direction, stream)).transpose();
+        let seal = |direction, stream| {
+            options.sealed.then(|| FrameSeal::new(&secret, direction, stream)).transpose()
+        };
         let (wire, streams) = wire_of(connection.channel, options.silence)?;
         let lanes = (0..wire.streams() as u32).map(|stream| {
             Ok(Lane { seal: seal(FrameDirection::Forward, stream)?, head: [0; HEADER_BYTES], head_bytes: 0 })

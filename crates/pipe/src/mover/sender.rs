@@ -9,7 +9,7 @@ use super::backward::{BackwardListener, BackwardReader, BackwardSource, LastWord
 use super::ends::Halt;
 use super::frame::{FrameHeader, FrameKind, HEADER_BYTES, OutletPiece, TAG_BYTES, sentence_bytes};
 use super::payload::{Shrinker, Total};
-use super::seal::{FrameDirection, Seal};
+use super::seal::{FrameDirection, FrameSeal};
 use super::wait::{MoverTiming, WaitSet, Watch, Woken};
 use super::wire::{HopWire, Streams, Want};
 use super::{HopOptions, block_bytes, wire_of};
@@ -37,8 +37,9 @@ impl HopSender {
     /// Starts the sender, which listens to the receiver from now on.
     pub fn new(connection: DataConnection, options: HopOptions, timing: MoverTiming) -> Result<Self, Error> {
         let secret = connection.secret;
-        let seal =
-            |direction, stream| options.sealed.then(|| Seal::new(&secret, direction, stream)).transpose();
+        let seal = |direction, stream| {
+            options.sealed.then(|| FrameSeal::new(&secret, direction, stream)).transpose()
+        };
         let (wire, streams) = wire_of(connection.channel, options.silence)?;
         let seals = (0..wire.streams() as u32).map(|stream| seal(FrameDirection::Forward, stream));
         let seals = seals.collect::<Result<_, Error>>()?;
@@ -345,7 +346,7 @@ impl HopSender {
 
 /// The state of the forward direction.
 pub(super) struct Forward {
-    pub seals: Vec<Option<Seal>>,
+    pub seals: Vec<Option<FrameSeal>>,
     /// The stream of the next frame.
     pub turn: usize,
     /// The rest of an unfinished `Idle`.
@@ -360,7 +361,7 @@ pub(super) struct Forward {
 
 impl Forward {
     /// Returns the state before the first frame, with a seal, or none, for each stream.
-    pub fn new(seals: Vec<Option<Seal>>) -> Self {
+    pub fn new(seals: Vec<Option<FrameSeal>>) -> Self {
         Self { seals, turn: 0, unsent: Vec::new(), sent_at: Instant::now(), is_torn: false, has_ended: false }
     }
 

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use super::super::abi::*;
 use super::super::fault::Fault;
 use super::super::limits::*;
-use super::super::resources::{CompletionQueue, WorkKind, WorkRequest};
+use super::super::resources::{CompletionQueue, RemoteMemory, WorkKind, WorkRequest};
 use super::{COUNT, FlightKind, VerbsEndpoint, WAKE, WorkInFlight};
 use crate::contract::{Completion, Error, Event, Local, OperationBounds, Provider};
 
@@ -25,7 +25,13 @@ impl VerbsEndpoint {
         self.free >= work_requests + SEND_RESERVE
     }
 
-    pub(super) fn write(&mut self, from: Local, to: u64, immediate: Option<u32>, context: u64) -> bool {
+    pub(super) fn write(
+        &mut self,
+        from: Local,
+        to: RemoteMemory,
+        immediate: Option<u32>,
+        context: u64,
+    ) -> bool {
         let message = immediate.filter(|_| !self.immediates);
         let work_requests = 1 + u32::from(message.is_some());
         if !self.has_room(work_requests) || (immediate.is_some() && !self.credit.may_send()) {
@@ -56,7 +62,7 @@ impl VerbsEndpoint {
         (self.next_id % u64::from(SEND_DEPTH)) as u32
     }
 
-    pub(super) fn read(&mut self, from: u64, into: Local, context: u64) -> bool {
+    pub(super) fn read(&mut self, from: RemoteMemory, into: Local, context: u64) -> bool {
         if !self.has_room(1) || self.reads_under_way >= self.peer.reads {
             return false;
         }
@@ -65,7 +71,7 @@ impl VerbsEndpoint {
         true
     }
 
-    pub(super) fn swap(&mut self, at: u64, expected: u64, desired: u64, context: u64) -> bool {
+    pub(super) fn swap(&mut self, at: RemoteMemory, [expected, desired]: [u64; 2], context: u64) -> bool {
         let slot = self.slots.trailing_ones();
         if !self.has_room(1) || self.reads_under_way >= self.peer.reads || slot >= READS_MAX {
             return false;
@@ -106,7 +112,7 @@ impl VerbsEndpoint {
             self.posted.push(WorkRequest { work, id, signaled: signaled && i + 1 == works.len() });
         }
         self.free -= work_requests;
-        self.flights.push_back(WorkInFlight { id, context, work_requests, kind });
+        self.flights.push_back(WorkInFlight { id, context, work_requests, kind, region: None });
     }
 
     /// Sends an acknowledgement, a greeting, or a wake-up; the caller has made sure that there is room for it.
@@ -127,7 +133,7 @@ impl VerbsEndpoint {
             return Ok(());
         }
         self.counts.doorbells += 1;
-        let rung = self.resources.post(&self.posted, self.peer.memory);
+        let rung = self.resources.post(&self.posted);
         self.posted.clear();
         if let Err(error) = rung {
             // Work that was not taken never completes, so the endpoint has ended. If another failure is the cause, most
@@ -220,12 +226,16 @@ impl VerbsEndpoint {
             return Ok(());
         }
         let mut newest = 0;
-        let Self { resources, fault, .. } = self;
+        let Self { resources, fault, flights, .. } = self;
         let count = resources.poll(CompletionQueue::Send, &mut |completion| {
             if completion.status == IBV_WC_SUCCESS {
                 newest = completion.wr_id;
             } else {
-                fault.get_or_insert_with(|| Fault::of_completion(resources, completion.status));
+                fault.get_or_insert_with(|| {
+                    let failed = flights.iter().find(|flight| flight.id == completion.wr_id);
+                    let region = failed.and_then(|flight| flight.region);
+                    Fault::of_completion(resources, completion.status).about(region)
+                });
             }
         })?;
         self.counts.completions += count as u64;

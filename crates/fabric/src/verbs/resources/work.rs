@@ -12,6 +12,7 @@ use super::super::library;
 use super::super::limits::*;
 use super::{CompletionQueue, RemoteMemory, Resources};
 use crate::contract::{Error, Local};
+use crate::region::RegionNumber;
 
 /// One work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,22 +32,22 @@ pub enum WorkKind {
     Write {
         /// The source, in this side's arena.
         from: Local,
-        /// The offset in the peer's arena.
-        to: u64,
+        /// The place in the peer's memory.
+        to: RemoteMemory,
         /// The immediate that the peer polls, if any.
         immediate: Option<u32>,
     },
     /// Copies from the peer's arena.
     Read {
-        /// The offset in the peer's arena.
-        from: u64,
+        /// The place in the peer's memory.
+        from: RemoteMemory,
         /// The destination, in this side's arena.
         into: Local,
     },
     /// Compares and swaps a word of the peer's arena.
     Swap {
-        /// The offset of the word.
-        at: u64,
+        /// The place of the word.
+        at: RemoteMemory,
         /// The value that the word must have.
         expected: u64,
         /// The value that the word gets.
@@ -68,15 +69,17 @@ pub enum WorkKind {
     },
     /// Binds the memory window: the peer's key becomes valid.
     Bind,
+    /// Binds the window of a region that is lent.
+    BindLoan(RegionNumber),
 }
 
 impl Resources {
     /// Hands `requests` to the device with one doorbell. Their places must have been checked.
-    pub fn post(&mut self, requests: &[WorkRequest], target: RemoteMemory) -> Result<(), Error> {
+    pub fn post(&mut self, requests: &[WorkRequest]) -> Result<(), Error> {
         self.requests.clear();
         self.pieces.clear();
         for request in requests {
-            self.translate(request, target);
+            self.translate(request);
         }
         let mut pieces = self.pieces.iter_mut();
         let mut next = ptr::null_mut();
@@ -106,7 +109,7 @@ impl Resources {
         }
     }
 
-    fn translate(&mut self, request: &WorkRequest, target: RemoteMemory) {
+    fn translate(&mut self, request: &WorkRequest) {
         // SAFETY: numbers and null pointers, for which zeros are valid.
         let mut raw: ibv_send_wr = unsafe { std::mem::zeroed() };
         raw.wr_id = request.id;
@@ -120,23 +123,21 @@ impl Resources {
                     raw.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
                     raw.imm_data = immediate.to_be();
                 }
-                let remote_addr = target.address.wrapping_add(to);
-                raw.wr.rdma = ibv_wr_rdma { remote_addr, rkey: target.key };
+                raw.wr.rdma = ibv_wr_rdma { remote_addr: to.address, rkey: to.key };
                 let address = self.memory.arena.address(from.offset as usize, from.bytes as usize);
                 (address, from.bytes, local)
             }
             WorkKind::Read { from, into } => {
                 raw.opcode = IBV_WR_RDMA_READ;
-                let remote_addr = target.address.wrapping_add(from);
-                raw.wr.rdma = ibv_wr_rdma { remote_addr, rkey: target.key };
+                raw.wr.rdma = ibv_wr_rdma { remote_addr: from.address, rkey: from.key };
                 let address = self.memory.arena.address(into.offset as usize, into.bytes as usize);
                 (address, into.bytes, local)
             }
             WorkKind::Swap { at, expected, desired, slot } => {
                 raw.opcode = IBV_WR_ATOMIC_CMP_AND_SWP;
-                let remote_addr = target.address.wrapping_add(at);
+                let remote_addr = at.address;
                 raw.wr.atomic =
-                    ibv_wr_atomic { remote_addr, compare_add: expected, swap: desired, rkey: target.key };
+                    ibv_wr_atomic { remote_addr, compare_add: expected, swap: desired, rkey: at.key };
                 (self.memory.own.address(slot as usize * 8, 8), 8, own)
             }
             WorkKind::Acknowledge { count } => {
@@ -161,6 +162,11 @@ impl Resources {
                     mw_access_flags: (self.access & !IBV_ACCESS_LOCAL_WRITE) as u32,
                 };
                 raw.bind_mw = ibv_wr_bind_mw { mw: self.window, rkey: self.remote_memory().key, bind_info };
+                (ptr::null_mut(), 0, 0)
+            }
+            WorkKind::BindLoan(number) => {
+                raw.opcode = IBV_WR_BIND_MW;
+                raw.bind_mw = self.loan_binding(number);
                 (ptr::null_mut(), 0, 0)
             }
         };
