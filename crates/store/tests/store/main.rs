@@ -1,0 +1,3 @@
+//! The store as its users see it.
+
+mod basics;
