@@ -39,12 +39,12 @@ pub struct StoreEntry {
 
 /// The address of an object: where it is, and which of the objects that were there over time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Address {
+pub struct ObjectAddress {
     pub(crate) place: u64,
     pub(crate) incarnation: u16,
 }
 
-impl Address {
+impl ObjectAddress {
     /// Returns the place (56 bits: a region in bits 40 to 55, an offset below) and the incarnation as numbers.
     pub fn to_parts(self) -> (u64, u16) {
         (self.place, self.incarnation)
@@ -56,7 +56,7 @@ impl Address {
     }
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for ObjectAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#x}.{}", self.place, self.incarnation)
     }

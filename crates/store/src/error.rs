@@ -42,7 +42,7 @@ pub enum StoreError {
     VersionChanged,
     /// No object is at this address: it was freed, or never allocated.
     #[error("no object is at {0}: it was freed, or the address is of another store")]
-    NoObject(crate::Address),
+    NoObject(crate::ObjectAddress),
     /// A transaction has more reads and writes than one may have.
     #[error("the transaction has more than {limit} reads and writes: split it", limit = limits::TRANSACTION_OPERATIONS_MAX)]
     TransactionTooLarge,
@@ -51,4 +51,44 @@ pub enum StoreError {
         "the body of a transaction called a writing method of its store: call the transaction's method instead"
     )]
     Nested,
+    /// What was to be read stayed locked for longer than any writer that runs takes.
+    #[error(
+        "a part of the store stayed locked for {wait:?}: the process that owns the store is stopped or has died; continue or restart it",
+        wait = limits::READ_WAIT
+    )]
+    Contended,
+    /// The bytes for an object do not fit where it is.
+    #[error("{bytes} bytes do not fit in an object of {capacity}: allocate another one")]
+    ObjectTooSmall {
+        /// The number of bytes to write.
+        bytes: usize,
+        /// The number of bytes that the object can have.
+        capacity: usize,
+    },
+    /// The object belongs to a key, and is written by its key alone.
+    #[error("the object at {0} belongs to a key: write it by its key")]
+    Keyed(crate::ObjectAddress),
+    /// A descriptor is not of the memory of a store.
+    #[error("the descriptor is not of a store's memory: {0}; ask the owner for another one")]
+    NotAStore(&'static str),
+    /// The memory contradicts itself.
+    #[error("the memory of the store is damaged: {0}; restart it empty")]
+    Damaged(String),
+    /// Shared memory could not be made.
+    #[error("no shared memory for the store: {0}")]
+    Memory(#[from] caravan_segment::Error),
+    /// Any other failure of a system call.
+    #[error("{call}: {source}")]
+    System {
+        /// The call that failed.
+        call: &'static str,
+        /// The error of the kernel.
+        source: std::io::Error,
+    },
+}
+
+impl StoreError {
+    pub(crate) fn system(call: &'static str, error: impl Into<std::io::Error>) -> Self {
+        Self::System { call, source: error.into() }
+    }
 }

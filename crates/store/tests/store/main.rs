@@ -1,3 +1,4 @@
 //! The store as its users see it.
 
 mod basics;
+mod model;
