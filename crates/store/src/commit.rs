@@ -316,7 +316,10 @@ impl<'c> CommitSteps<'c> {
                 Some(ObjectChange::Store { mut image, incarnation }) => {
                     let version = version::new(time, true);
                     image.store(held.unit, version, incarnation);
-                    self.core.touched.touch(held.place);
+                    // A new object is not marked: a key that is never used again goes before one that is.
+                    if version::is_allocated(held.before) {
+                        self.core.touched.touch(held.place);
+                    }
                     version
                 }
                 Some(ObjectChange::Free { incarnation }) => {

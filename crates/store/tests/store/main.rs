@@ -1,4 +1,6 @@
 //! The store as its users see it.
 
 mod basics;
+mod growth;
+mod memory;
 mod model;
