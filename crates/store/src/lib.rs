@@ -6,6 +6,8 @@ mod bytes;
 mod commit;
 mod entry;
 mod error;
+#[doc(hidden)]
+pub mod faults;
 mod image;
 mod layout;
 pub mod limits;

@@ -9,6 +9,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
+use crate::faults::{PlantedFault, is_planted};
+
 /// The bit of a version that says that a writer is at work.
 pub const LOCKED: u64 = 1;
 
@@ -70,7 +72,8 @@ pub fn read<U: UnitWords + ?Sized, R>(unit: &U, body: impl FnOnce(u64) -> R) -> 
     }
     let result = body(version);
     unit.fence_acquire();
-    if unit.load(0) == version { Ok((version, result)) } else { Err(Unsettled) }
+    let is_same = unit.load(0) == version || is_planted(PlantedFault::TornRead);
+    if is_same { Ok((version, result)) } else { Err(Unsettled) }
 }
 
 /// Locks the unit if its version is `version`, which is not locked. The caller then stores, and calls [`unlock`].

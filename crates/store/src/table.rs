@@ -17,6 +17,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::entry::ObjectAddress;
+use crate::faults::{PlantedFault, is_planted};
 use crate::layout::{BUCKET_BYTES, HEADER_BYTES, SHARD_BYTES, version, word};
 use crate::limits::CHAIN_BUCKETS_MAX;
 use crate::protocol::{UnitWords, Unsettled};
@@ -166,7 +167,8 @@ impl StoreView {
             return Ok((LocatedKey::Present { address, head, home, slot_place }, Some(result)));
         }
         both.fence_acquire();
-        if version & version::LOCKED != 0 || both.load(0) != version || !bucket.is_for(hash) {
+        let is_unchanged = version & version::LOCKED == 0 && both.load(0) == version && bucket.is_for(hash);
+        if !is_unchanged && !is_planted(PlantedFault::HastyAbsence) {
             return Err(Unsettled);
         }
         Ok((LocatedKey::Absent { home, version }, None))

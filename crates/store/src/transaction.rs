@@ -10,6 +10,7 @@ use std::collections::btree_map::Entry;
 use crate::commit::{ObjectWrite, ReadRecord, UnitKind, WriteSet};
 use crate::entry::{EntryHead, KeyVersion, ObjectAddress, StoreEntry};
 use crate::error::StoreError;
+use crate::faults::{PlantedFault, is_planted};
 use crate::image::{ObjectImage, check_key};
 use crate::layout::{HEADER_BYTES, ObjectShape, version};
 use crate::limits::{READ_ATTEMPTS, TRANSACTION_OPERATIONS_MAX};
@@ -55,7 +56,7 @@ impl ReadSet {
             return Err(StoreError::TransactionTooLarge);
         }
         let time = version::time(read.version);
-        if time > self.newest_time {
+        if time > self.newest_time && !is_planted(PlantedFault::NoRevalidation) {
             // The checks come after the read.
             view.fence_acquire();
             if !self.reads.iter().all(|read| view.version_of(read.place, read.kind) == Some(read.version)) {

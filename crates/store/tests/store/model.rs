@@ -139,7 +139,7 @@ fn compare(store: &Store, reader: &Reader, model: &Model, now_ms: u64) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(60))]
+    #![proptest_config(ProptestConfig::with_cases(40))]
 
     #[test]
     fn a_store_does_what_a_map_does(steps in prop::collection::vec(step(), 1..120)) {
