@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 
 use caravan_store::faults::{PlantedFault, plant};
 
-use crate::{hunter, threads};
+use crate::{hunter, owner, threads};
 
 const ROLE: &str = "CARAVAN_STORE_TEST_ROLE";
 const FAULT: &str = "CARAVAN_STORE_TEST_FAULT";
@@ -28,6 +28,7 @@ const ROLES: &[(&str, Role)] = &[
     ("sums", threads::move_and_sum),
     ("claims", threads::claim_keys),
     ("counts", threads::count_up),
+    ("owner", owner::own),
 ];
 
 /// A started process, killed when it is dropped.

@@ -20,7 +20,7 @@ impl Drop for SetOnDrop<'_> {
 
 #[test]
 fn what_is_written_is_found_while_the_table_grows() {
-    const KEYS: usize = 60_000;
+    const KEYS: usize = 40_000;
     let store = Store::embedded(StoreOptions::new(256 << 20)).unwrap();
     let reader = Reader::open(store.reader_descriptor().unwrap()).unwrap();
     let written = AtomicUsize::new(0);

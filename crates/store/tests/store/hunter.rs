@@ -12,7 +12,7 @@ use crate::children::{self, CAUGHT};
 const SIZES: [&[usize]; 5] =
     [&[1, 2, 7, 8], &[9, 63, 64, 65, 200], &[1000, 1001, 1024], &[4000, 40_000, 4096], &[1_000_000, 999_000]];
 /// How often each reader reads each key.
-const READS: [usize; 5] = [100_000, 100_000, 50_000, 20_000, 100];
+const READS: [usize; 5] = [50_000, 50_000, 20_000, 8_000, 50];
 /// For how long a planted fault may stay unnoticed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -103,7 +103,7 @@ pub fn read_present(descriptor: OwnedFd, is_faulty: bool) -> Result<(), String> 
     let reader = Reader::open(descriptor).map_err(|error| error.to_string())?;
     let begin = Instant::now();
     loop {
-        for step in 0..200_000_usize {
+        for step in 0..100_000_usize {
             let found = reader.head(&key(step % 2)).map_err(|error| error.to_string())?;
             found.ok_or_else(|| format!("key {} was not found", step % 2))?;
         }

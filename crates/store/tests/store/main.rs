@@ -7,4 +7,5 @@ mod hunter;
 mod litmus;
 mod memory;
 mod model;
+mod owner;
 mod threads;
