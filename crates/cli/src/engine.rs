@@ -6,6 +6,7 @@ mod top;
 mod trace;
 
 use std::fs;
+use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -1,0 +1,107 @@
+use std::fmt;
+
+/// The version of a key. It is new after each write of the key, and never comes back while the key exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct KeyVersion(pub(crate) u64);
+
+impl KeyVersion {
+    /// The version of a key that does not exist.
+    pub const ABSENT: Self = Self(0);
+
+    /// Returns the version as a number, which is 0 for [`ABSENT`](Self::ABSENT) only.
+    pub fn to_u64(self) -> u64 {
+        self.0
+    }
+
+    /// Returns the version that [`to_u64`](Self::to_u64) returned as a number.
+    pub fn from_u64(version: u64) -> Self {
+        Self(version)
+    }
+}
+
+/// What a store says of a key beside its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EntryHead {
+    /// The version of the key.
+    pub version: KeyVersion,
+    /// When the key expires, in milliseconds on the store's clock (`Store::publish_now`); `None` for never.
+    pub expires_at_ms: Option<u64>,
+}
+
+/// The value of a key, with its version and expiry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreEntry {
+    /// The value.
+    pub value: Vec<u8>,
+    /// The version and the expiry.
+    pub head: EntryHead,
+}
+
+/// The address of an object: where it is, and which of the objects that were there over time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectAddress {
+    pub(crate) place: u64,
+    pub(crate) incarnation: u16,
+}
+
+impl ObjectAddress {
+    /// Returns the place (56 bits: a region in bits 40 to 55, an offset below) and the incarnation as numbers.
+    pub fn to_parts(self) -> (u64, u16) {
+        (self.place, self.incarnation)
+    }
+
+    /// Returns the address that [`to_parts`](Self::to_parts) returned as numbers. Any numbers are safe: where there is no object, reads return an error.
+    pub fn from_parts(place: u64, incarnation: u16) -> Self {
+        Self { place, incarnation }
+    }
+}
+
+impl fmt::Display for ObjectAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}.{}", self.place, self.incarnation)
+    }
+}
+
+/// Where a scan of all keys goes on. A new scan starts at [`ScanCursor::START`], and a scan is complete when it
+/// returns that value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ScanCursor(pub(crate) u64);
+
+impl ScanCursor {
+    /// The start of a scan, and its end.
+    pub const START: Self = Self(0);
+
+    /// Returns the cursor as a number, 0 for [`START`](Self::START) only.
+    pub fn to_u64(self) -> u64 {
+        self.0
+    }
+
+    /// Returns the cursor with this number. Any number is safe: the scan goes on somewhere.
+    pub fn from_u64(cursor: u64) -> Self {
+        Self(cursor)
+    }
+}
+
+/// The counters of a store since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StoreCounts {
+    /// The number of keys, those included that have expired and are not removed yet.
+    pub keys: u64,
+    /// The limit that the options set.
+    pub memory_bytes: u64,
+    /// The number of bytes in use, everything included.
+    pub used_bytes: u64,
+    /// Keys that the owner's threads looked up and found.
+    pub hits: u64,
+    /// Keys that the owner's threads looked up and did not find.
+    pub misses: u64,
+    /// Commits that wrote.
+    pub commits: u64,
+    /// Attempts that another transaction thwarted.
+    pub conflicts: u64,
+    /// Keys removed because they had expired.
+    pub expired: u64,
+    /// Keys removed for want of memory.
+    pub evicted: u64,
+}

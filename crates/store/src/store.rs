@@ -1,0 +1,327 @@
+//! The store in the process that owns it.
+
+use std::cell::Cell;
+use std::os::fd::OwnedFd;
+
+use crate::entry::{EntryHead, KeyVersion, ObjectAddress, ScanCursor, StoreCounts, StoreEntry};
+use crate::error::StoreError;
+use crate::layout::word;
+use crate::limits;
+use crate::lookup;
+use crate::options::StoreOptions;
+use crate::owner::{StoreCore, back_off, count};
+use crate::table::LocatedKey;
+use crate::transaction::{RetryCause, Transaction};
+
+thread_local! {
+    /// The store whose transaction this thread runs.
+    static RUNNING: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Marks that this thread runs a transaction of a store, until it is dropped.
+struct RunningBody {
+    outer: usize,
+}
+
+impl RunningBody {
+    fn of(store: &Store) -> Result<Self, StoreError> {
+        let this = std::ptr::from_ref(store).addr();
+        if RUNNING.get() == this {
+            return Err(StoreError::Nested);
+        }
+        Ok(Self { outer: RUNNING.replace(this) })
+    }
+}
+
+impl Drop for RunningBody {
+    fn drop(&mut self) {
+        RUNNING.set(self.outer);
+    }
+}
+
+/// A store in the memory of this process. Threads share it by reference; no method needs `&mut`.
+///
+/// ```
+/// use caravan_store::{Store, StoreOptions};
+///
+/// let store = Store::embedded(StoreOptions::new(16 << 20))?;
+/// store.put(b"colour", b"blue")?;
+/// assert_eq!(store.get(b"colour")?.as_deref(), Some(&b"blue"[..]));
+/// assert!(store.delete(b"colour")?);
+/// assert_eq!(store.get(b"colour")?, None);
+/// # Ok::<(), caravan_store::StoreError>(())
+/// ```
+#[derive(Debug)]
+pub struct Store {
+    core: StoreCore,
+}
+
+impl Store {
+    /// Makes an empty store in this process.
+    pub fn embedded(options: StoreOptions) -> Result<Self, StoreError> {
+        Ok(Self { core: StoreCore::new(&options)? })
+    }
+
+    /// Returns a descriptor by which another process can open a [`Reader`](crate::Reader): it gives the right to read all
+    /// of the store, and not to write. The caller hands it over, by `caravan_segment::passing` for example.
+    pub fn reader_descriptor(&self) -> Result<OwnedFd, StoreError> {
+        self.core.blocks.reader_descriptor()
+    }
+
+    /// Returns the value of `key`.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+        Ok(self.entry(key)?.map(|entry| entry.value))
+    }
+
+    /// Appends the value of `key` to `value`, and returns the version and expiry; for callers that reuse a buffer.
+    pub fn get_into(&self, key: &[u8], value: &mut Vec<u8>) -> Result<Option<EntryHead>, StoreError> {
+        let located = lookup::one(&self.core.view, key, Some(value))?;
+        Ok(self.seen(located))
+    }
+
+    /// Counts a lookup, and marks what it found as touched.
+    fn seen(&self, located: Option<LocatedKey>) -> Option<EntryHead> {
+        let Some(LocatedKey::Present { address, head, .. }) = located else {
+            count(&self.core.tallies.misses, 1);
+            return None;
+        };
+        count(&self.core.tallies.hits, 1);
+        self.core.touched.touch(address.place);
+        Some(head.entry())
+    }
+
+    /// Returns the value of `key` with its version and expiry.
+    pub fn entry(&self, key: &[u8]) -> Result<Option<StoreEntry>, StoreError> {
+        let mut value = Vec::new();
+        Ok(self.get_into(key, &mut value)?.map(|head| StoreEntry { value, head }))
+    }
+
+    /// Returns the version and expiry of `key` without its value.
+    pub fn head(&self, key: &[u8]) -> Result<Option<EntryHead>, StoreError> {
+        let located = lookup::one(&self.core.view, key, None)?;
+        Ok(self.seen(located))
+    }
+
+    /// Returns the version of `key`, [`KeyVersion::ABSENT`] if there is no such key. A later
+    /// [`Transaction::require`] of this version fails if the key has changed.
+    pub fn version(&self, key: &[u8]) -> Result<KeyVersion, StoreError> {
+        Ok(self.head(key)?.map_or(KeyVersion::ABSENT, |head| head.version))
+    }
+
+    /// Looks up all `keys`, and calls `each` with the index of each key and its value, in order. Each
+    /// value is read on its own: together they are no snapshot.
+    ///
+    /// The memory of many keys is on its way to the processor at once, so this is several times as fast as looking them up one by one.
+    ///
+    /// ```
+    /// # use caravan_store::{Store, StoreError, StoreOptions};
+    /// # let store = Store::embedded(StoreOptions::new(16 << 20))?;
+    /// store.put(b"a", b"1")?;
+    /// let mut found = Vec::new();
+    /// store.get_many(&[b"a", b"b"], |index, value| found.push((index, value.map(<[u8]>::to_vec))))?;
+    /// assert_eq!(found, [(0, Some(b"1".to_vec())), (1, None)]);
+    /// # Ok::<(), StoreError>(())
+    /// ```
+    pub fn get_many<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        each: impl FnMut(usize, Option<&[u8]>),
+    ) -> Result<(), StoreError> {
+        let hits = lookup::many(&self.core.view, keys, |place| self.core.touched.touch(place), each)?;
+        count(&self.core.tallies.hits, hits);
+        count(&self.core.tallies.misses, keys.len() as u64 - hits);
+        Ok(())
+    }
+
+    /// Sets the value of `key`, which then never expires.
+    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
+        self.put_until(key, value, None)
+    }
+
+    /// Sets the value of `key`, which expires when the store's clock reaches `expires_at_ms`.
+    pub fn put_until(&self, key: &[u8], value: &[u8], expires_at_ms: Option<u64>) -> Result<(), StoreError> {
+        self.transaction(|tx| tx.put_until(key, value, expires_at_ms))
+    }
+
+    /// Deletes `key`, and returns whether it existed.
+    pub fn delete(&self, key: &[u8]) -> Result<bool, StoreError> {
+        self.transaction(|tx| tx.delete(key))
+    }
+
+    /// Allocates an object of `bytes` zero bytes, if possible in the same block of memory as `near`.
+    ///
+    /// ```
+    /// # use caravan_store::{Store, StoreError, StoreOptions};
+    /// # let store = Store::embedded(StoreOptions::new(16 << 20))?;
+    /// let address = store.alloc(5, None)?;
+    /// store.transaction(|tx| tx.write(address, b"hello"))?;
+    /// assert_eq!(store.read(address)?, b"hello");
+    /// store.transaction(|tx| tx.free(address))?;
+    /// assert!(matches!(store.read(address), Err(StoreError::NoObject(_))));
+    /// # Ok::<(), StoreError>(())
+    /// ```
+    pub fn alloc(&self, bytes: usize, near: Option<ObjectAddress>) -> Result<ObjectAddress, StoreError> {
+        let zeroes = zeroes(bytes)?;
+        self.transaction(|tx| tx.alloc(&zeroes, near))
+    }
+
+    /// Returns the bytes of the object at `address`.
+    pub fn read(&self, address: ObjectAddress) -> Result<Vec<u8>, StoreError> {
+        lookup::object(&self.core.view, address)
+    }
+
+    /// Runs `body` as one transaction: all of its writes happen, at one moment and with all of its reads still true, or none.
+    ///
+    /// If another transaction interferes, a method of [`Transaction`] returns [`StoreError::Conflict`], which `body`
+    /// must hand on, or the commit fails; `body` is then run again, so it should have no other effects.
+    /// What a body sees is always the state of one moment, even if it is then run again. Any other error of `body` ends the transaction without
+    /// a write, and is returned. `body` may not call writing methods of the store ([`StoreError::Nested`]).
+    ///
+    /// ```
+    /// # use caravan_store::{Store, StoreError, StoreOptions};
+    /// # let store = Store::embedded(StoreOptions::new(16 << 20))?;
+    /// # store.put(b"alice", b"10")?;
+    /// // Moves alice's value to bob, whatever other threads do.
+    /// store.transaction(|tx| {
+    ///     let value = tx.get(b"alice")?.unwrap_or_default();
+    ///     tx.put(b"bob", &value)?;
+    ///     tx.delete(b"alice")
+    /// })?;
+    /// assert_eq!(store.get(b"bob")?.as_deref(), Some(&b"10"[..]));
+    /// # Ok::<(), StoreError>(())
+    /// ```
+    pub fn transaction<T, E: From<StoreError>>(
+        &self,
+        mut body: impl FnMut(&mut Transaction<'_>) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let _running = RunningBody::of(self)?;
+        for attempt in 0.. {
+            // Who has lost often enough runs while nobody else commits, and cannot lose again.
+            let alone = (attempt >= limits::ATTEMPTS_BESIDE_OTHERS).then(|| self.core.alone());
+            let mut tx = Transaction::new(&self.core);
+            let result = body(&mut tx);
+            let mut retry = tx.retry();
+            if retry.is_none() {
+                let value = result?;
+                let beside = alone.is_none().then(|| self.core.beside_others());
+                let committed = tx.commit();
+                drop((beside, alone));
+                match committed {
+                    Ok(full) => {
+                        full.into_iter().for_each(|hash| self.core.split(hash));
+                        return Ok(value);
+                    }
+                    Err(StoreError::Conflict) => retry = Some(RetryCause::Conflict),
+                    Err(StoreError::Full { needed_bytes, .. }) => {
+                        retry = Some(RetryCause::Room(needed_bytes))
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+            } else {
+                drop((tx, alone));
+            }
+            match retry {
+                Some(RetryCause::Room(bytes)) => self.core.make_room(bytes)?,
+                _ => {
+                    count(&self.core.tallies.conflicts, 1);
+                    back_off(attempt);
+                }
+            }
+        }
+        Err(StoreError::Conflict.into())
+    }
+
+    /// Returns some keys and where to go on: about `count` of them, more where many lie together, none where there are none. A
+    /// key that exists from the start of a scan to its end is returned at least once, whatever else changes; a key may be returned twice.
+    ///
+    /// ```
+    /// # use caravan_store::{ScanCursor, Store, StoreError, StoreOptions};
+    /// # let store = Store::embedded(StoreOptions::new(16 << 20))?;
+    /// # store.put(b"a", b"1")?;
+    /// # store.put(b"b", b"2")?;
+    /// let mut keys = Vec::new();
+    /// let mut cursor = ScanCursor::START;
+    /// loop {
+    ///     cursor = store.scan(cursor, 10, |key| keys.push(key.to_vec()))?;
+    ///     if cursor == ScanCursor::START {
+    ///         break;
+    ///     }
+    /// }
+    /// keys.sort();
+    /// assert_eq!(keys, [b"a", b"b"]);
+    /// # Ok::<(), StoreError>(())
+    /// ```
+    pub fn scan(
+        &self,
+        cursor: ScanCursor,
+        count: usize,
+        mut each: impl FnMut(&[u8]),
+    ) -> Result<ScanCursor, StoreError> {
+        self.core.view.scan(cursor, count, &mut each)
+    }
+
+    /// Returns a key that exists, chosen at random, or `None` if the store is empty. `random` is a random number.
+    pub fn random_key(&self, random: u64) -> Result<Option<Vec<u8>>, StoreError> {
+        self.core.random_key(random)
+    }
+
+    /// Deletes all keys, at one moment. Objects without a key stay.
+    pub fn clear(&self) -> Result<(), StoreError> {
+        let _running = RunningBody::of(self)?;
+        self.core.clear()
+    }
+
+    /// Sets the store's clock, by which keys expire, to `now_ms`; an earlier time than before changes nothing. The store has no
+    /// clock of its own: without this call, no key expires. Milliseconds since 1970 are what the Redis protocol speaks.
+    pub fn publish_now(&self, now_ms: u64) {
+        if let Some([now]) = self.core.view.unit(word::NOW_MS, 1) {
+            now.fetch_max(now_ms, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the store's clock.
+    pub fn now_ms(&self) -> u64 {
+        self.core.view.now_ms()
+    }
+
+    /// Removes keys that have expired: looks at about `count` keys, going on where the last call stopped, and returns how many it removed. An
+    /// expired key is invisible at once; this gives its memory back.
+    pub fn remove_expired(&self, count: usize) -> Result<u64, StoreError> {
+        let _running = RunningBody::of(self)?;
+        self.core.remove_expired(count)
+    }
+
+    /// Returns the counters.
+    pub fn counts(&self) -> StoreCounts {
+        self.core.counts()
+    }
+
+    /// Compares objects with their checksums: about `count` of them, going on where the last call stopped. Calls `damaged` with the address of each
+    /// whose bytes have changed without a write, which is a fault of the machine's memory or of a program with the right to write.
+    /// Returns the number of objects compared, less than `count` only at the end of a round through all of them.
+    ///
+    /// ```
+    /// # use caravan_store::{Store, StoreError, StoreOptions};
+    /// # let store = Store::embedded(StoreOptions::new(16 << 20))?;
+    /// # store.put(b"a", b"1")?;
+    /// assert_eq!(store.scrub(1000, |address| panic!("{address} is damaged"))?, 1);
+    /// # Ok::<(), StoreError>(())
+    /// ```
+    pub fn scrub(&self, count: usize, damaged: impl FnMut(ObjectAddress)) -> Result<usize, StoreError> {
+        self.core.scrub(count, damaged)
+    }
+
+    /// Checks, while no commit runs, that all memory in use can be reached: each key is where its hash leads to, once, each object in use has a key, is a
+    /// part of the table, or was allocated, and all counters agree. For tests; it takes as long as a read of everything.
+    pub fn audit(&self) -> Result<(), StoreError> {
+        let _running = RunningBody::of(self)?;
+        self.core.audit()
+    }
+}
+
+fn zeroes(bytes: usize) -> Result<Vec<u8>, StoreError> {
+    if bytes > limits::VALUE_BYTES_MAX {
+        return Err(StoreError::ValueTooLong { bytes });
+    }
+    Ok(vec![0; bytes])
+}
