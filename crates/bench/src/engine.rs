@@ -23,7 +23,7 @@ use crate::history::{self, HistoryLine};
 use crate::interrupt::Interrupt;
 use crate::placement::CorePair;
 use crate::process::{self, CLoop, PeerTask, failed};
-use crate::report::{self, Case, Contender, Figure, Report, Sample, Shown};
+use crate::report::{self, BenchCase, BenchReport, Contender, Figure, Sample, Shown};
 use crate::{output, placement};
 
 const PACKETS: [Figure; 4] = [
@@ -50,7 +50,7 @@ pub fn run(args: &EngineBench) -> Result<(), Error> {
     let on = sampler.pair.map_or_else(String::new, |pair| format!("; two processes on cores {pair}"));
     let seconds = args.seconds.as_secs_f64();
     let facts = json!({ "cores": sampler.pair, "seconds": seconds });
-    let mut report = Report::begin("engine", args.samples, format!("Packet engine{on}"), facts);
+    let mut report = BenchReport::begin("engine", args.samples, format!("Packet engine{on}"), facts);
     report.notes.push(format!("Packets are counted for {seconds} s in each round."));
     let runs: Vec<_> = chosen.chunk_by(EngineCase::is_variant_of).map(engine_runs).collect();
     let mut cases: Vec<_> = runs.iter().map(|runs| sampler.case(runs)).collect();
@@ -70,7 +70,7 @@ fn engine_runs(variants: &[EngineCase]) -> Vec<Option<&EngineCase>> {
 }
 
 /// Returns the lines for the history: all times, and the ratio of the swap to the bare loop.
-fn history_lines(report: &Report) -> Vec<HistoryLine> {
+fn history_lines(report: &BenchReport) -> Vec<HistoryLine> {
     let times =
         [("ns", "", 1.0), ("ms", "", 1e6), ("gap_ms", "/gap", 1e6), ("quiet_gap_ms", "/quiet-gap", 1e6)];
     let mut lines = Vec::new();
@@ -139,7 +139,7 @@ impl<'a> Sampler<'a> {
     }
 
     /// Returns the case of what takes turns. The bars of one packet size have one colour.
-    fn case(&self, runs: &[Option<&EngineCase>]) -> Case {
+    fn case(&self, runs: &[Option<&EngineCase>]) -> BenchCase {
         let contender = |run: &Option<&EngineCase>| match run {
             Some(case) => {
                 let size = self.args.sizes.iter().position(|&size| size == case.size);
@@ -158,10 +158,10 @@ impl<'a> Sampler<'a> {
             _ => ("packets".to_owned(), &PACKETS[..]),
         };
         let key = first.map_or("", |case| case.without_mode());
-        Case {
+        BenchCase {
             goals: runs.iter().flatten().flat_map(|case| case::goals(&case.key)).collect(),
             pair: self.pair.filter(|_| graph.is_of_two()),
-            ..Case::new(key, title, figures, runs.iter().map(contender).collect())
+            ..BenchCase::new(key, title, figures, runs.iter().map(contender).collect())
         }
     }
 
@@ -228,14 +228,14 @@ mod tests {
     use crate::args::tests::parse;
 
     /// Returns a report of made-up samples: two rounds of 4 and 5 ns a packet; the bare loop takes half of that.
-    fn example(line: &str) -> Report {
+    fn example(line: &str) -> BenchReport {
         let BenchCommand::Engine(args) = parse(&format!("engine {line}")) else { panic!("not engine") };
         let chosen = case::chosen(&args, 2).expect("chosen");
         let runs: Vec<_> = chosen.chunk_by(EngineCase::is_variant_of).map(engine_runs).collect();
         let interrupt = Interrupt::by(Default::default());
         let sampler =
             Sampler { args: &args, cores: vec![0, 1], pair: None, bare: None, interrupt: &interrupt };
-        let mut report = Report::begin("engine", 2, String::new(), json!({}));
+        let mut report = BenchReport::begin("engine", 2, String::new(), json!({}));
         for runs in &runs {
             let mut case = sampler.case(runs);
             for ns in [4000, 5000] {

@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::interrupt::Interrupt;
 use crate::output::BenchProgress;
 use crate::placement;
-use crate::report::{self, Case, Contender, Figure, Report, Sample, Shown};
+use crate::report::{self, BenchCase, BenchReport, Contender, Figure, Sample, Shown};
 
 const RPC: [Figure; 4] = [
     Figure::new("per_s", "RPCs/s", Shown::Chart),
@@ -46,7 +46,7 @@ pub fn run(args: &Erlang) -> Result<(), Error> {
         "Erlang distribution: {} nodes, {} processes for each ordered pair, +S {}",
         args.nodes, args.processes, args.schedulers
     );
-    let mut report = Report::begin("erlang", args.rounds, title, Value::Null);
+    let mut report = BenchReport::begin("erlang", args.rounds, title, Value::Null);
     let begin = Instant::now();
     let steps = steps(args);
     let mut cases = cases(args, &steps);
@@ -83,7 +83,7 @@ fn measure_all(
     steps: &[ErlangStep],
     modules: &ErlangModules,
     interrupt: &Interrupt,
-    cases: &mut [Case],
+    cases: &mut [BenchCase],
 ) -> Result<AllRounds, Error> {
     let count = args.transports.len();
     let mut progress = BenchProgress::new(args.rounds * count * (cases.len() + 1));
@@ -188,14 +188,14 @@ fn steps(args: &Erlang) -> Vec<ErlangStep> {
 }
 
 /// Returns the cases of the steps, whose contenders are the transports.
-fn cases(args: &Erlang, steps: &[ErlangStep]) -> Vec<Case> {
+fn cases(args: &Erlang, steps: &[ErlangStep]) -> Vec<BenchCase> {
     let contender = |(place, transport): (usize, &ErlangTransport)| {
         let (name, carrier) = (transport.name(), carrier(*transport));
         let title = if carrier == name { name.to_owned() } else { format!("{name} ({carrier})") };
         Contender::new(name, title, [PEER, CARAVAN, VARIANT][place % 3])
     };
     let contenders: Vec<_> = args.transports.iter().enumerate().map(contender).collect();
-    let case = |step: &ErlangStep| Case::new(&step.key, &step.title, step.figures, contenders.clone());
+    let case = |step: &ErlangStep| BenchCase::new(&step.key, &step.title, step.figures, contenders.clone());
     steps.iter().map(case).collect()
 }
 

@@ -17,7 +17,7 @@ use crate::hosts::tool::{PipeTool, ShellLine};
 use crate::interrupt::Interrupt;
 use crate::number::binary;
 use crate::output;
-use crate::report::{self, Bound, Case, Contender, Figure, Goal, Report, Sample, Shown};
+use crate::report::{self, BenchCase, BenchReport, Bound, Contender, Figure, Goal, Sample, Shown};
 
 /// The default number of bytes of a stream.
 const BYTES: u64 = 2 << 30;
@@ -52,7 +52,7 @@ pub fn run(args: &PipeBench) -> Result<(), Error> {
     cpu::adopt()?;
     let bytes = args.bytes.unwrap_or(BYTES).next_multiple_of(8).max(8);
     let title = format!("Pipes of {} from one host to another", binary(bytes));
-    let mut report = Report::begin("pipe", args.rounds, title, json!({ "bytes": bytes }));
+    let mut report = BenchReport::begin("pipe", args.rounds, title, json!({ "bytes": bytes }));
     let about = "CPU: processes of both ends; machine: all of it, kernel threads included.";
     report.notes.push(about.to_owned());
     let bed = match cases.iter().any(|case| case.needs_hosts()) {
@@ -114,7 +114,7 @@ fn tools(cases: &[PipeCase], notes: &mut Vec<String>) -> Vec<PipeTool> {
 }
 
 /// Measures the streams of all tools, in turn.
-fn streams(args: &PipeBench, case: PipeCase, tools: &[PipeTool], bed: &Bed) -> Result<Case, Error> {
+fn streams(args: &PipeBench, case: PipeCase, tools: &[PipeTool], bed: &Bed) -> Result<BenchCase, Error> {
     // The first copy of the program to a host, and the start of ssh's sessions, do not belong to a stream.
     tool::warm(bed)?;
     let between = match (bed.net.is_veth(), case) {
@@ -126,9 +126,9 @@ fn streams(args: &PipeBench, case: PipeCase, tools: &[PipeTool], bed: &Bed) -> R
     let contender = |tool: &PipeTool| Contender::new(tool.key(), tool.title(), tool.colour());
     let contenders = tools.iter().map(contender).collect();
     let figures = if is_limited { &LINE[..] } else { &STREAMS };
-    let measured = Case::new(case.key(), format!("{}: {between}", case.key()), figures, contenders);
+    let measured = BenchCase::new(case.key(), format!("{}: {between}", case.key()), figures, contenders);
     let goals = if is_limited { line_goals() } else { stream_goals() };
-    let mut cases = [Case { goals, ..measured }];
+    let mut cases = [BenchCase { goals, ..measured }];
     report::measure(&mut cases, args.rounds, &bed.interrupt, |turn| {
         let mut samples = tool::stream(tools[turn.contender], bed)?;
         if is_limited {
@@ -147,7 +147,7 @@ fn lines(
     case: PipeCase,
     lines: &[ShellLine],
     interrupt: &Interrupt,
-) -> Result<Case, Error> {
+) -> Result<BenchCase, Error> {
     let contender = |line: &ShellLine| {
         Contender::new(line.key, line.title, if line.key == "caravan" { CARAVAN } else { PEER })
     };
@@ -164,7 +164,8 @@ fn lines(
             ("same-host: two commands of one host", &STREAMS[..], goal)
         }
     };
-    let mut cases = [Case { goals: vec![goal], ..Case::new(case.key(), title, figures, contenders) }];
+    let mut cases =
+        [BenchCase { goals: vec![goal], ..BenchCase::new(case.key(), title, figures, contenders) }];
     report::measure(&mut cases, args.rounds, interrupt, |turn| lines[turn.contender].run(interrupt))?;
     let [measured] = cases;
     Ok(measured)

@@ -20,7 +20,7 @@ use crate::interrupt::Interrupt;
 use crate::process::{ChildProgram, PeerTask};
 use crate::rdma::ends::{EndCounts, LinkTask, RdmaEnd};
 use crate::rdma::tool::{PerftestTool, SAMPLE_LIMIT, ToolRun};
-use crate::report::{self, Case, Contender, Figure, Report, Sample, Shown};
+use crate::report::{self, BenchCase, BenchReport, Contender, Figure, Sample, Shown};
 
 const MIB: f64 = 1048576.0;
 
@@ -94,7 +94,7 @@ pub fn run(args: &Rdma) -> Result<(), Error> {
     report.write(&args.files, Path::new(""))
 }
 
-fn report(args: &Rdma, end: &RdmaEnd, tools: &[PerftestTool]) -> Report {
+fn report(args: &Rdma, end: &RdmaEnd, tools: &[PerftestTool]) -> BenchReport {
     let (link, registered_bytes) = (end.link.description(), end.link.endpoint_counts().registered_bytes);
     let missing = PerftestTool::ALL.into_iter().filter(|tool| !args.alone && !tools.contains(tool));
     let missing: Vec<_> = missing.map(PerftestTool::program).collect();
@@ -103,7 +103,7 @@ fn report(args: &Rdma, end: &RdmaEnd, tools: &[PerftestTool]) -> Report {
         "link": link, "ring_bytes": args.ring_bytes, "registered_bytes": registered_bytes, "sleeps": args.sleep,
         "missing": missing,
     });
-    let mut report = Report::begin("rdma", args.rounds, title, facts);
+    let mut report = BenchReport::begin("rdma", args.rounds, title, facts);
     let waits = if args.sleep { "who waits sleeps" } else { "who waits spins" };
     report.notes.push(format!(
         "Rings of {} bytes, {registered_bytes} bytes registered at each side; {waits}.\nDoorbells, completions and \
@@ -228,12 +228,12 @@ enum Doing {
 }
 
 impl RdmaPlan {
-    fn case(&self) -> Case {
+    fn case(&self) -> BenchCase {
         let contender = |&(name, doing): &(&'static str, Doing)| {
             Contender::new(name, name, if matches!(doing, Doing::Tool(_)) { PEER } else { CARAVAN })
         };
         let contenders = self.contenders.iter().map(contender).collect();
-        Case::new(&self.key, &self.title, self.figures, contenders)
+        BenchCase::new(&self.key, &self.title, self.figures, contenders)
     }
 }
 

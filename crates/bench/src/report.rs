@@ -111,7 +111,7 @@ pub enum Bound {
 
 /// One thing to measure, and its rounds so far.
 #[derive(Clone, Debug)]
-pub struct Case {
+pub struct BenchCase {
     pub key: String,
     /// The heading of its table. Neighbours of the same title share a table.
     pub title: String,
@@ -136,7 +136,7 @@ pub struct CaseRound {
 
 /// A run of a contender, by its place in the list of cases and in its case.
 #[derive(Clone, Copy, Debug)]
-pub struct Turn {
+pub struct CaseTurn {
     pub case: usize,
     pub contender: usize,
 }
@@ -150,10 +150,10 @@ pub fn order(count: usize, round: usize) -> impl Iterator<Item = usize> {
 /// Lets all contenders of all cases take turns, until each case has `rounds` rounds in one placement. `once` runs a
 /// contender once.
 pub fn measure(
-    cases: &mut [Case],
+    cases: &mut [BenchCase],
     rounds: usize,
     interrupt: &Interrupt,
-    mut once: impl FnMut(Turn) -> Result<Vec<Sample>, Error>,
+    mut once: impl FnMut(CaseTurn) -> Result<Vec<Sample>, Error>,
 ) -> Result<(), Error> {
     let contenders = cases.iter().map(|case| case.contenders.len()).sum::<usize>();
     let mut progress = BenchProgress::new(contenders * rounds);
@@ -170,14 +170,14 @@ pub fn measure(
             measured.round(number, |contender| {
                 progress.step(&titles[contender]);
                 interrupt.check()?;
-                once(Turn { case, contender })
+                once(CaseTurn { case, contender })
             })?;
         }
     }
     Ok(())
 }
 
-impl Case {
+impl BenchCase {
     pub fn new(
         key: impl Into<String>,
         title: impl Into<String>,
@@ -418,7 +418,7 @@ impl CaseResult {
 
 /// The results of a benchmark.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct BenchReport {
     schema: &'static str,
     pub benchmark: &'static str,
     #[serde(flatten)]
@@ -434,7 +434,7 @@ pub struct Report {
     pub cases: Vec<CaseResult>,
 }
 
-impl Report {
+impl BenchReport {
     /// Begins the report of a run that begins now. `benchmark` is also the default name of its files.
     pub fn begin(benchmark: &'static str, rounds: usize, title: String, facts: Value) -> Self {
         let machine = Machine::here();
@@ -452,8 +452,8 @@ impl Report {
     }
 
     /// Adds cases that have been measured.
-    pub fn add(&mut self, cases: &[Case]) {
-        self.cases.extend(cases.iter().flat_map(Case::results));
+    pub fn add(&mut self, cases: &[BenchCase]) {
+        self.cases.extend(cases.iter().flat_map(BenchCase::results));
         let moved: usize = cases.iter().map(|case| case.moved).sum();
         if moved > 0 {
             self.notes.push(format!("{moved} rounds were repeated because the cores moved meanwhile."));
@@ -537,7 +537,7 @@ mod tests {
         [Figure::new("rate", "GB/s", Shown::Chart), Figure::new("cpu", "CPU s", Shown::Median)];
 
     /// Returns a case with rates of the peer of 10, 20, 30 and so on, and those of Caravan `faster` times as high.
-    fn case(key: &str, rounds: usize, faster: f64) -> Case {
+    fn case(key: &str, rounds: usize, faster: f64) -> BenchCase {
         let contenders = vec![Contender::new("nc", "nc", 2), Contender::new("ours", "caravan", 0)];
         let goal = |contender: &str, ratio_to: Option<&str>, bound| Goal {
             text: format!("{bound:?}"),
@@ -553,7 +553,7 @@ mod tests {
             goal("socat", None, Bound::AtLeast(1.0)),
             Goal { placement: Some("far"), ..goal("nc", None, Bound::AtLeast(1.0)) },
         ];
-        let mut case = Case { goals, ..Case::new(key, "veth", &FIGURES, contenders) };
+        let mut case = BenchCase { goals, ..BenchCase::new(key, "veth", &FIGURES, contenders) };
         for number in 1..=rounds {
             let rate = 10.0 * number as f64;
             let samples = |rate: f64| vec![Sample::new("rate", rate), Sample::new("cpu", 1.0 / rate)];
@@ -562,8 +562,9 @@ mod tests {
         case
     }
 
-    fn report(cases: &[Case]) -> Report {
-        let mut report = Report::begin("pipe", 3, "Pipes".to_owned(), serde_json::json!({ "bytes": 64 }));
+    fn report(cases: &[BenchCase]) -> BenchReport {
+        let mut report =
+            BenchReport::begin("pipe", 3, "Pipes".to_owned(), serde_json::json!({ "bytes": 64 }));
         report.add(cases);
         report
     }

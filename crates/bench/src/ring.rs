@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::interrupt::Interrupt;
 use crate::placement;
 use crate::process::{CLoop, ChildProgram, PeerTask, failed};
-use crate::report::{self, Case, Contender, Figure, Report, Sample, Shown};
+use crate::report::{self, BenchCase, BenchReport, Contender, Figure, Sample, Shown};
 use crate::ring::lane::{RECORD_BYTES, RingMemory};
 
 /// The bare loop in C that the ring is measured beside.
@@ -54,16 +54,16 @@ pub fn run(args: &RingArgs) -> Result<(), Error> {
     let bare = CLoop::compile(&args.cc, SOURCE)?;
     let contenders =
         || vec![Contender::new("flag-copy", "bare loop in C", PEER), Contender::new("ring", "ring", CARAVAN)];
-    let case = |mode: &RingMode| Case {
+    let case = |mode: &RingMode| BenchCase {
         pair: Some(pair),
-        ..Case::new(mode.key, mode.title, &FIGURES, contenders())
+        ..BenchCase::new(mode.key, mode.title, &FIGURES, contenders())
     };
     let mut cases = MODES.each_ref().map(case);
     let title = format!("{RECORD_BYTES} B records between two processes on cores {pair}");
     let facts = json!({
         "cores": pair, "record_bytes": RECORD_BYTES, "ring_bytes": args.ring_bytes, "records": args.records,
     });
-    let mut report = Report::begin("ring", args.samples, title, facts);
+    let mut report = BenchReport::begin("ring", args.samples, title, facts);
     report::measure(&mut cases, args.samples, &interrupt, |turn| {
         let mode = MODES[turn.case];
         let records = if mode.echo { args.records / ROUND_TRIP_PART } else { args.records };

@@ -18,7 +18,7 @@ use crate::number::binary;
 use crate::output::BenchProgress;
 use crate::pipe::PipeInput;
 use crate::process::PeerTask;
-use crate::report::{self, Case, Contender, Figure, RatioTo, Report, Sample, Shown};
+use crate::report::{self, BenchCase, BenchReport, Contender, Figure, RatioTo, Sample, Shown};
 use crate::steps::program::{StepTask, StepsEnd};
 use crate::steps::wire::failed;
 use crate::usage::Usage;
@@ -61,15 +61,15 @@ pub fn run(args: &PipeBench) -> Result<(), Error> {
     drop(progress);
     let title = format!("A pipe between two processes, step by step, over {}", pair.what);
     let facts = json!({ "transport": carrier, "link": pair.what, "bytes": bytes });
-    let mut report = Report::begin("pipe-steps", args.rounds, title, facts);
+    let mut report = BenchReport::begin("pipe-steps", args.rounds, title, facts);
     report.notes.push(format!(
         "{} a round; the gain is over the line above. Every step's bytes were compared before. The post: RDMA cat, \
          2018, InfiniBand between two hosts.",
         binary(bytes)
     ));
     let contenders = steps.iter().map(|step| Contender::new(step.key, step.title(carrier), CARAVAN));
-    let case = Case::new("steps", "step", &FIGURES, contenders.collect());
-    let mut cases = [Case { ratio_to: RatioTo::Previous, ..case }];
+    let case = BenchCase::new("steps", "step", &FIGURES, contenders.collect());
+    let mut cases = [BenchCase { ratio_to: RatioTo::Previous, ..case }];
     report::measure(&mut cases, args.rounds, &interrupt, |turn| {
         let step = &steps[turn.contender];
         pair.measure(step, bytes / step.part)
