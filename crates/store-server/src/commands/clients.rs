@@ -1,0 +1,100 @@
+//! CLIENT and DEBUG SLEEP.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::error::{CommandError, SYNTAX};
+use crate::limits;
+use crate::number::integer;
+use crate::resp::words::CommandWords;
+use crate::session::Session;
+use crate::state::ClientCard;
+
+pub(crate) fn id(session: &mut Session, _: CommandWords<'_>) -> Result<(), CommandError> {
+    session.reply.integer(session.entry.card.id as i64);
+    Ok(())
+}
+
+pub(crate) fn getname(session: &mut Session, _: CommandWords<'_>) -> Result<(), CommandError> {
+    let name = session.entry.card.notes().name.clone();
+    session.reply.bulk_or_null((!name.is_empty()).then_some(&name[..]));
+    Ok(())
+}
+
+pub(crate) fn setname(session: &mut Session, words: CommandWords<'_>) -> Result<(), CommandError> {
+    set_name(session, words.word(2))?;
+    session.reply.ok();
+    Ok(())
+}
+
+pub(crate) fn set_name(session: &mut Session, name: &[u8]) -> Result<(), CommandError> {
+    if !name.iter().all(|byte| (b'!'..=b'~').contains(byte)) {
+        let text = "ERR Client names cannot contain spaces, newlines or special characters.";
+        return Err(CommandError::Said(text));
+    }
+    session.entry.card.notes().name = name.to_vec();
+    Ok(())
+}
+
+pub(crate) fn info(session: &mut Session, _: CommandWords<'_>) -> Result<(), CommandError> {
+    let line = line(&session.entry.card, session.now_ms);
+    session.reply.verbatim(&line);
+    Ok(())
+}
+
+pub(crate) fn list(session: &mut Session, words: CommandWords<'_>) -> Result<(), CommandError> {
+    let mut ids = None;
+    let mut is_shown = true;
+    if words.len() > 3 && words.is(2, "ID") {
+        let wanted: Option<Vec<_>> =
+            words.from(3).map(|id| integer(id).filter(|id| *id > 0).map(|id| id as u64)).collect();
+        ids = Some(wanted.ok_or(CommandError::Said("ERR Invalid client ID"))?);
+    } else if words.len() == 4 && words.is(2, "TYPE") {
+        let kinds = ["normal", "master", "replica", "slave", "pubsub"];
+        if !kinds.iter().any(|kind| words.is(3, kind)) {
+            let text = [b"ERR Unknown client type '", words.word(3), b"'"];
+            return Err(CommandError::Quoted(text.concat()));
+        }
+        is_shown = words.is(3, "normal");
+    } else if words.len() != 2 {
+        return Err(SYNTAX);
+    }
+    let now_ms = session.now_ms;
+    let clients = session.state.clients();
+    let wanted = |card: &&std::sync::Arc<ClientCard>| {
+        is_shown && ids.as_ref().is_none_or(|ids| ids.contains(&card.id))
+    };
+    let text: String = clients.values().filter(wanted).map(|card| line(card, now_ms)).collect();
+    drop(clients);
+    session.reply.verbatim(&text);
+    Ok(())
+}
+
+fn line(card: &ClientCard, now_ms: u64) -> String {
+    let notes = card.notes().clone();
+    let seconds = |since_ms: u64| now_ms.saturating_sub(since_ms) / 1000;
+    let queued = notes.queued.map_or(-1, |queued| queued as i64);
+    format!(
+        "id={} addr={} name={} age={} idle={} flags={} db=0 sub=0 psub=0 multi={queued} watch={} cmd={} user=default resp={}\n",
+        card.id,
+        card.address,
+        String::from_utf8_lossy(&notes.name),
+        seconds(card.entered_ms),
+        // The connection's own thread stores it; another one may read a value of just before.
+        seconds(card.busy_ms.load(Ordering::Relaxed)),
+        if notes.queued.is_some() { "x" } else { "N" },
+        notes.watched,
+        notes.command,
+        if notes.is_resp3 { 3 } else { 2 },
+    )
+}
+
+/// DEBUG SLEEP: only this connection waits, and the caller of the session does the waiting.
+pub(crate) fn sleep(session: &mut Session, words: CommandWords<'_>) -> Result<(), CommandError> {
+    let seconds = std::str::from_utf8(words.word(2)).ok().and_then(|seconds| seconds.parse::<f64>().ok());
+    let pause = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let pause = pause.filter(|pause| *pause <= limits::SLEEP_MAX);
+    session.pause += pause.ok_or(CommandError::Said("ERR value is not a valid float"))?;
+    session.reply.ok();
+    Ok(())
+}

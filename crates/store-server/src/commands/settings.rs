@@ -1,0 +1,99 @@
+//! CONFIG GET and CONFIG SET of what exists.
+
+use caravan_store::Eviction;
+
+use crate::error::CommandError;
+use crate::glob::matches;
+use crate::limits;
+use crate::number::integer;
+use crate::resp::words::CommandWords;
+use crate::session::Session;
+use crate::state::ServerState;
+
+/// A setting: its name, its value, and how to change it, if it can be changed. A change is only checked if the last
+/// argument is false.
+type Setting = (&'static str, fn(&ServerState) -> Vec<u8>, Option<SettingChange>);
+type SettingChange = fn(&ServerState, &[u8], bool) -> Result<(), &'static str>;
+
+static SETTINGS: &[Setting] = &[
+    ("appendonly", |_| b"no".to_vec(), None),
+    ("databases", |_| b"1".to_vec(), None),
+    ("maxclients", |state| text(state.clients_max()), Some(set_clients_max)),
+    ("maxmemory", |state| text(state.store.counts().memory_bytes), None),
+    ("maxmemory-policy", policy, None),
+    ("port", |state| text(state.facts.port), None),
+    ("proto-max-bulk-len", |_| text(limits::BULK_BYTES_MAX), None),
+    ("requirepass", ServerState::password, Some(set_password)),
+    ("save", |_| Vec::new(), None),
+    ("unixsocket", |state| state.facts.socket.clone().into_bytes(), None),
+];
+
+fn text(value: impl ToString) -> Vec<u8> {
+    value.to_string().into_bytes()
+}
+
+pub(crate) fn policy(state: &ServerState) -> Vec<u8> {
+    match state.facts.eviction {
+        Eviction::Refuse => b"noeviction".to_vec(),
+        Eviction::LeastRecentlyUsed => b"allkeys-lru".to_vec(),
+    }
+}
+
+fn set_clients_max(state: &ServerState, value: &[u8], is_done: bool) -> Result<(), &'static str> {
+    let clients = integer(value).and_then(|clients| usize::try_from(clients).ok());
+    let clients = clients.filter(|clients| (1..=limits::CLIENTS_MAX).contains(clients));
+    let clients = clients.ok_or("argument must be between 1 and 1048576 inclusive")?;
+    if is_done {
+        state.set_clients_max(clients);
+    }
+    Ok(())
+}
+
+fn set_password(state: &ServerState, value: &[u8], is_done: bool) -> Result<(), &'static str> {
+    if value.is_empty() && state.facts.is_exposed {
+        return Err("other hosts can reach this server, so it needs a password");
+    }
+    if is_done {
+        state.set_password(value);
+    }
+    Ok(())
+}
+
+pub(crate) fn get(session: &mut Session, words: CommandWords<'_>) -> Result<(), CommandError> {
+    let is_asked =
+        |name: &str| words.from(2).any(|pattern| matches(&pattern.to_ascii_lowercase(), name.as_bytes()));
+    let found: Vec<_> = SETTINGS.iter().filter(|(name, ..)| is_asked(name)).collect();
+    session.reply.map(found.len());
+    for (name, value, _) in found {
+        session.reply.bulk(name.as_bytes());
+        session.reply.bulk(&value(&session.state));
+    }
+    Ok(())
+}
+
+/// Checks all settings before it changes the first one.
+pub(crate) fn set(session: &mut Session, words: CommandWords<'_>) -> Result<(), CommandError> {
+    if words.len() % 2 != 0 {
+        return Err(crate::command::wrong_number("config|set"));
+    }
+    for is_done in [false, true] {
+        for at in (2..words.len()).step_by(2) {
+            let (_, _, change) = SETTINGS.iter().find(|(name, ..)| words.is(at, name)).ok_or_else(|| {
+                let text = b"ERR Unknown option or number of arguments for CONFIG SET - '";
+                CommandError::Quoted([text, words.word(at), b"'"].concat())
+            })?;
+            let refused = match change {
+                Some(change) => change(&session.state, words.word(at + 1), is_done).err(),
+                None => Some("can't set immutable config"),
+            };
+            if let Some(reason) = refused {
+                let name = String::from_utf8_lossy(words.word(at)).to_ascii_lowercase();
+                return Err(CommandError::Told(format!(
+                    "ERR CONFIG SET failed (possibly related to argument '{name}') - {reason}"
+                )));
+            }
+        }
+    }
+    session.reply.ok();
+    Ok(())
+}

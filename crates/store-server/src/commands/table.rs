@@ -1,0 +1,92 @@
+//! COMMAND: the table of commands as clients see it.
+
+use crate::command::{COMMANDS, CommandCall, CommandSpec, command};
+use crate::error::{CommandError, SYNTAX};
+use crate::resp::reply::ReplyWriter;
+use crate::resp::words::CommandWords;
+use crate::session::Session;
+
+/// COMMAND without another word.
+pub(crate) fn all(session: &mut Session, _: CommandWords<'_>) -> Result<(), CommandError> {
+    session.reply.array(COMMANDS.len());
+    COMMANDS.iter().for_each(|spec| describe(spec, &mut session.reply));
+    Ok(())
+}
+
+pub(crate) fn count(session: &mut Session, _: CommandWords<'_>) -> Result<(), CommandError> {
+    session.reply.count(COMMANDS.len());
+    Ok(())
+}
+
+pub(crate) fn info(session: &mut Session, words: CommandWords<'_>) -> Result<(), CommandError> {
+    if words.len() == 2 {
+        return all(session, words);
+    }
+    session.reply.array(words.len() - 2);
+    for name in words.from(2) {
+        match command(name) {
+            Some(spec) => describe(spec, &mut session.reply),
+            None => session.reply.null_array(),
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn list(session: &mut Session, words: CommandWords<'_>) -> Result<(), CommandError> {
+    if words.len() > 2 {
+        return Err(SYNTAX);
+    }
+    session.reply.set(COMMANDS.len());
+    COMMANDS.iter().for_each(|spec| session.reply.bulk(spec.name.as_bytes()));
+    Ok(())
+}
+
+pub(crate) fn docs(session: &mut Session, words: CommandWords<'_>) -> Result<(), CommandError> {
+    let named: Vec<&CommandSpec> = match words.len() {
+        2 => COMMANDS.iter().collect(),
+        _ => words.from(2).filter_map(command).collect(),
+    };
+    session.reply.map(named.len());
+    named.iter().for_each(|spec| document(spec, &mut session.reply));
+    Ok(())
+}
+
+fn inner(spec: &CommandSpec) -> &'static [CommandSpec] {
+    match spec.call {
+        CommandCall::Container(inner) => inner,
+        _ => &[],
+    }
+}
+
+/// Writes the ten parts of an element of COMMAND.
+fn describe(spec: &CommandSpec, reply: &mut ReplyWriter) {
+    let flags: Vec<&str> = spec.flags.split(' ').filter(|flag| !flag.is_empty()).collect();
+    reply.array(10);
+    reply.bulk(spec.name.as_bytes());
+    reply.integer(spec.arity.into());
+    reply.set(flags.len());
+    flags.iter().for_each(|flag| reply.simple(flag));
+    let (first, last, step) = spec.places;
+    [first, last, step].iter().for_each(|place| reply.integer((*place).into()));
+    // Categories of access control lists, tips, and key specifications: there are none.
+    reply.set(0);
+    reply.array(0);
+    reply.array(0);
+    reply.array(inner(spec).len());
+    inner(spec).iter().for_each(|spec| describe(spec, reply));
+}
+
+fn document(spec: &CommandSpec, reply: &mut ReplyWriter) {
+    let inner = inner(spec);
+    reply.bulk(spec.name.as_bytes());
+    reply.map(if inner.is_empty() { 3 } else { 4 });
+    for (key, value) in [("summary", spec.summary), ("since", spec.since), ("group", spec.group)] {
+        reply.bulk(key.as_bytes());
+        reply.bulk(value.as_bytes());
+    }
+    if !inner.is_empty() {
+        reply.bulk(b"subcommands");
+        reply.map(inner.len());
+        inner.iter().for_each(|spec| document(spec, reply));
+    }
+}

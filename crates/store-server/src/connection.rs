@@ -1,0 +1,171 @@
+//! A connection: a socket and its session. It reads, serves and writes until one of them has to wait.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+
+use crate::limits;
+use crate::session::Session;
+use crate::state::{ServerState, count};
+
+/// What a connection waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ConnectionWait {
+    /// Bytes to read.
+    Input,
+    /// Room to write.
+    Output,
+    /// The end of DEBUG SLEEP.
+    Time(Instant),
+    /// Nothing: the connection is at its end.
+    End,
+}
+
+/// A connection.
+///
+/// Invariants: `sent <= session.output().len()`; nothing is read while output waits, so both buffers are bounded.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    socket: OwnedFd,
+    session: Session,
+    input: Vec<u8>,
+    sent: usize,
+    paused_until: Option<Instant>,
+    /// When the client last took a byte of the output.
+    moved: Instant,
+}
+
+impl Connection {
+    pub(crate) fn new(socket: OwnedFd, session: Session, now: Instant) -> Self {
+        Self { socket, session, input: Vec::new(), sent: 0, paused_until: None, moved: now }
+    }
+
+    /// Goes on as far as possible: at most one read, so that other connections have their turn. The worker's `spare` buffer
+    /// is lent to the connection while it has input, so that an idle connection has none.
+    pub(crate) fn advance(
+        &mut self,
+        state: &ServerState,
+        spare: &mut Vec<u8>,
+        now: Instant,
+        now_ms: u64,
+    ) -> ConnectionWait {
+        let wait = self.try_advance(state, spare, now, now_ms).unwrap_or(ConnectionWait::End);
+        if self.input.is_empty() && self.input.capacity() > spare.capacity() {
+            *spare = std::mem::take(&mut self.input);
+            spare.shrink_to(limits::BUFFER_KEPT_BYTES);
+        }
+        wait
+    }
+
+    fn try_advance(
+        &mut self,
+        state: &ServerState,
+        spare: &mut Vec<u8>,
+        now: Instant,
+        now_ms: u64,
+    ) -> Result<ConnectionWait, Errno> {
+        if let Some(until) = self.paused_until.filter(|until| *until > now) {
+            return Ok(ConnectionWait::Time(until));
+        }
+        let mut has_read = false;
+        loop {
+            self.paused_until = None;
+            let taken = self.session.serve(&self.input, now_ms);
+            self.input.drain(..taken);
+            let pause = self.session.take_pause();
+            if !pause.is_zero() {
+                // The reply comes after the pause.
+                let until = now + pause;
+                self.paused_until = Some(until);
+                return Ok(ConnectionWait::Time(until));
+            }
+            if !self.write(state, now)? {
+                return Ok(ConnectionWait::Output);
+            }
+            if self.session.is_closing() {
+                return Ok(ConnectionWait::End);
+            }
+            // Requests are left if the output was long; they come before further bytes.
+            if taken > 0 && !self.input.is_empty() {
+                continue;
+            }
+            if has_read {
+                return Ok(ConnectionWait::Input);
+            }
+            has_read = true;
+            match self.read(state, spare)? {
+                ReadOutcome::Nothing => return Ok(ConnectionWait::Input),
+                ReadOutcome::End => return Ok(ConnectionWait::End),
+                ReadOutcome::Bytes => {}
+            }
+        }
+    }
+
+    fn read(&mut self, state: &ServerState, spare: &mut Vec<u8>) -> Result<ReadOutcome, Errno> {
+        if self.input.capacity() == 0 {
+            self.input = std::mem::take(spare);
+        }
+        self.input.reserve(limits::READ_BYTES);
+        let room = rustix::buffer::spare_capacity(&mut self.input);
+        let outcome = recv(&self.socket, room, RecvFlags::DONTWAIT).map(|(bytes, _)| bytes);
+        let bytes = outcome.unwrap_or(0);
+        count(&state.counters.input_bytes, bytes as u64);
+        match outcome {
+            Ok(0) => Ok(ReadOutcome::End),
+            Ok(_) => Ok(ReadOutcome::Bytes),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(ReadOutcome::Nothing),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sends the output, and returns whether all of it is gone.
+    fn write(&mut self, state: &ServerState, now: Instant) -> Result<bool, Errno> {
+        let output = self.session.output();
+        while self.sent < output.len() {
+            match send(&self.socket, &output[self.sent..], SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+                Ok(bytes) => {
+                    self.sent += bytes;
+                    self.moved = now;
+                    count(&state.counters.output_bytes, bytes as u64);
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        self.sent = 0;
+        self.moved = now;
+        output.clear();
+        output.shrink_to(limits::OUTPUT_KEPT_BYTES);
+        Ok(true)
+    }
+
+    /// Returns whether the client has left its replies unread for too long.
+    pub(crate) fn is_stalled(&mut self, now: Instant, most: Duration) -> bool {
+        !self.session.output().is_empty()
+            && self.paused_until.is_none()
+            && now.saturating_duration_since(self.moved) >= most
+    }
+
+    /// Returns the client's address and name, for messages.
+    pub(crate) fn client(&self) -> String {
+        let card = &self.session.entry.card;
+        format!("client {} ({})", card.id, card.address)
+    }
+}
+
+/// What a read brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ReadOutcome {
+    Nothing,
+    Bytes,
+    End,
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

@@ -1,0 +1,27 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+mod client;
+mod command;
+mod commands;
+mod connection;
+mod error;
+mod glob;
+pub mod limits;
+mod listen;
+mod number;
+mod resp;
+mod server;
+mod session;
+mod state;
+mod worker;
+
+pub use client::{ClientError, StoreClient};
+pub use error::ServeError;
+pub use resp::answer::{AnswerError, StoreAnswer, parse as parse_answer};
+pub use resp::reply::{ReplyWriter, RespVersion};
+pub use resp::request::{ProtocolError, RequestParser};
+pub use resp::words::CommandWords;
+pub use server::{ServerOptions, StoreServer, local_address};
+pub use session::Session;
+pub use state::{ServerFacts, ServerState};

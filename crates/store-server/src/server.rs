@@ -1,0 +1,220 @@
+//! The server: its sockets, the thread that accepts, and its workers.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+
+use caravan_segment::printable;
+use caravan_store::{Eviction, Store};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::io::Errno;
+use rustix::net::{SendFlags, SocketAddrAny, SocketFlags, acceptfrom_with, send};
+
+use crate::error::ServeError;
+use crate::limits;
+use crate::listen::{UnixListening, listen_tcp};
+use crate::state::{ServerFacts, ServerState, count};
+use crate::worker::{Tell, Worker, WorkerPost, unix_ms};
+
+/// What a server is started with.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ServerOptions {
+    /// The name of the store, for INFO.
+    pub name: String,
+    /// The path of the UNIX socket.
+    pub socket: PathBuf,
+    /// The address on TCP, if it listens there.
+    pub address: Option<SocketAddr>,
+    /// The password that clients give with AUTH.
+    pub password: Option<Vec<u8>>,
+    /// The number of threads that serve connections; `None` for a number that suits the host.
+    pub workers: Option<usize>,
+    /// What the store does when its memory is used up, for CONFIG GET.
+    pub eviction: Eviction,
+}
+
+impl ServerOptions {
+    /// Returns the options of a server on a UNIX socket.
+    pub fn new(name: impl Into<String>, socket: impl Into<PathBuf>) -> Self {
+        let (address, password, workers) = (None, None, None);
+        let eviction = Eviction::Refuse;
+        Self { name: name.into(), socket: socket.into(), address, password, workers, eviction }
+    }
+
+    fn check(&self) -> Result<(), ServeError> {
+        if let Some(address) = self.address.filter(|address| !address.ip().is_loopback()) {
+            if self.password.is_none() {
+                return Err(ServeError::Exposed(address.ip()));
+            }
+        }
+        match self.workers {
+            Some(workers) if !(1..=limits::WORKERS_MAX).contains(&workers) => Err(ServeError::Options(
+                format!("the number of workers is {workers}; it takes 1 to {}", limits::WORKERS_MAX),
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A running server. Dropping it ends it.
+pub struct StoreServer {
+    state: Arc<ServerState>,
+    address: Option<SocketAddr>,
+    socket: PathBuf,
+    /// Ends the accepting thread.
+    bell: Arc<OwnedFd>,
+    posts: Vec<Arc<WorkerPost>>,
+    acceptor: Option<JoinHandle<()>>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+impl std::fmt::Debug for StoreServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StoreServer").field("state", &self.state).finish_non_exhaustive()
+    }
+}
+
+impl StoreServer {
+    /// Starts a server of this store. `tell` gets a sentence when something happens that the operator should know.
+    pub fn start(
+        store: Arc<Store>,
+        options: ServerOptions,
+        tell: impl Fn(&str) + Send + Sync + 'static,
+    ) -> Result<Self, ServeError> {
+        options.check()?;
+        let unix = UnixListening::at(&options.socket)?;
+        let tcp = options.address.map(listen_tcp).transpose()?;
+        let address = tcp.as_ref().map(|(_, address)| *address);
+        let facts = ServerFacts {
+            port: address.map_or(0, |address| address.port()),
+            socket: options.socket.display().to_string(),
+            is_exposed: address.is_some_and(|address| !address.ip().is_loopback()),
+            eviction: options.eviction,
+            started_ms: unix_ms(),
+            ..ServerFacts::new(options.name)
+        };
+        let state = Arc::new(ServerState::new(store, facts, options.password));
+        let tell: Tell = Arc::new(tell);
+        let bell = Arc::new(
+            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+                .map_err(ServeError::system("make an eventfd"))?,
+        );
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let count = options.workers.unwrap_or(limits::WORKERS_DEFAULT.min(cores));
+        let posts: Result<Vec<_>, _> = (0..count).map(|_| WorkerPost::new().map(Arc::new)).collect();
+        let (acceptor, workers, socket) = (None, Vec::new(), options.socket);
+        let mut server = Self { state, address, socket, bell, posts: posts?, acceptor, workers };
+        server.spawn(unix, tcp.map(|(listener, _)| listener), &tell)?;
+        Ok(server)
+    }
+
+    fn spawn(&mut self, unix: UnixListening, tcp: Option<OwnedFd>, tell: &Tell) -> Result<(), ServeError> {
+        let thread = |name: String| std::thread::Builder::new().name(name);
+        for (index, post) in self.posts.iter().enumerate() {
+            let worker =
+                Worker::new(Arc::clone(post), Arc::clone(&self.state), Arc::clone(tell), index == 0)?;
+            let spawned = thread(format!("store-{index}")).spawn(move || worker.serve());
+            self.workers.push(spawned.map_err(ServeError::system("start a thread"))?);
+        }
+        let (state, posts, bell) = (Arc::clone(&self.state), self.posts.clone(), Arc::clone(&self.bell));
+        let acceptor = Acceptor { unix, tcp, bell, state, posts };
+        let spawned = thread("store-accept".to_owned()).spawn(move || acceptor.accept());
+        self.acceptor = Some(spawned.map_err(ServeError::system("start a thread"))?);
+        Ok(())
+    }
+
+    /// Returns the address on TCP, with the port that the system chose if the options had 0.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.address
+    }
+
+    /// Returns the path of the UNIX socket.
+    pub fn socket(&self) -> &std::path::Path {
+        &self.socket
+    }
+
+    /// Ends the server: accepts nobody, answers what has arrived, closes all connections, and removes the socket.
+    pub fn end(self) {
+        drop(self);
+    }
+}
+
+impl Drop for StoreServer {
+    fn drop(&mut self) {
+        let _ = rustix::io::write(&*self.bell, &1_u64.to_ne_bytes());
+        // A thread that panicked has told so itself; the others end all the same.
+        self.acceptor.take().into_iter().for_each(|thread| _ = thread.join());
+        self.posts.iter().for_each(|post| post.end());
+        self.workers.drain(..).for_each(|thread| _ = thread.join());
+    }
+}
+
+/// The thread that accepts connections and spreads them over the workers.
+struct Acceptor {
+    unix: UnixListening,
+    tcp: Option<OwnedFd>,
+    bell: Arc<OwnedFd>,
+    state: Arc<ServerState>,
+    posts: Vec<Arc<WorkerPost>>,
+}
+
+impl Acceptor {
+    fn accept(self) {
+        let listeners: Vec<_> =
+            [Some(self.unix.as_fd()), self.tcp.as_ref().map(AsFd::as_fd)].into_iter().flatten().collect();
+        loop {
+            let mut ready = vec![PollFd::new(&*self.bell, PollFlags::IN)];
+            ready.extend(listeners.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)));
+            if poll(&mut ready, None).is_err() {
+                continue;
+            }
+            if !ready[0].revents().is_empty() {
+                return;
+            }
+            let ready: Vec<bool> = ready[1..].iter().map(|fd| !fd.revents().is_empty()).collect();
+            for (listener, _) in listeners.iter().zip(ready).filter(|(_, is_ready)| *is_ready) {
+                match acceptfrom_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                    Ok((socket, address)) => self.admit(socket, address),
+                    // Too many descriptors are open: the connection waits until others have been closed.
+                    Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
+                        std::thread::sleep(limits::EXPIRY_INTERVAL);
+                    }
+                    // The client was gone first.
+                    Err(_) => {}
+                }
+            }
+        }
+    }
+
+    fn admit(&self, socket: OwnedFd, address: Option<SocketAddrAny>) {
+        let connections = |post: &Arc<WorkerPost>| post.connections.load(Ordering::Relaxed);
+        if self.posts.iter().map(connections).sum::<usize>() >= self.state.clients_max() {
+            count(&self.state.counters.refused, 1);
+            // The client may be gone, and is not waited for.
+            let text = b"-ERR max number of clients reached\r\n";
+            let _ = send(&socket, text, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+            return;
+        }
+        let address = address.and_then(|address| SocketAddr::try_from(address).ok());
+        let address = match address {
+            Some(address) => {
+                // Replies are complete when they are sent, so waiting for more only delays them.
+                let _ = rustix::net::sockopt::set_tcp_nodelay(&socket, true);
+                address.to_string()
+            }
+            None => format!("{}:0", printable(&self.state.facts.socket)),
+        };
+        if let Some(post) = self.posts.iter().min_by_key(|post| connections(post)) {
+            post.hand_over(socket, address);
+        }
+    }
+}
+
+/// Returns the address of this host with this port, for clients of the same host only.
+pub fn local_address(port: u16) -> SocketAddr {
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)
+}

@@ -1,0 +1,261 @@
+//! One connection's dialogue: requests in, replies out. It owns no socket and no clock.
+
+mod exec;
+
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use caravan_store::{KeyVersion, Store, StoreError};
+
+use crate::command::{CommandCall, CommandSpec, KeyCommand, find};
+use crate::commands::table;
+use crate::error::CommandError;
+use crate::limits;
+use crate::resp::reply::{ReplyWriter, RespVersion};
+use crate::resp::request::{ProtocolError, RequestParser};
+use crate::resp::words::{CommandWords, KeptWords};
+use crate::session::exec::abort;
+use crate::state::{ClientEntry, ServerState, count};
+
+/// The keys of WATCH, with their versions of that moment.
+pub(crate) type WatchedKeys = Vec<(Vec<u8>, KeyVersion)>;
+
+/// A dialogue with one client.
+///
+/// Invariants: `queue` is set from MULTI to EXEC or DISCARD; `watched` is empty after each EXEC, DISCARD and UNWATCH.
+#[derive(Debug)]
+pub struct Session {
+    pub(crate) state: Arc<ServerState>,
+    pub(crate) entry: ClientEntry,
+    pub(crate) reply: ReplyWriter,
+    pub(crate) is_authenticated: bool,
+    pub(crate) queue: Option<CommandQueue>,
+    pub(crate) watched: WatchedKeys,
+    pub(crate) now_ms: u64,
+    /// How long the next request waits (DEBUG SLEEP).
+    pub(crate) pause: Duration,
+    is_closing: bool,
+    parser: RequestParser,
+}
+
+/// The commands between MULTI and EXEC.
+#[derive(Debug, Default)]
+pub(crate) struct CommandQueue {
+    commands: Vec<(&'static CommandSpec, KeptWords)>,
+    bytes: usize,
+    /// A command was refused, so EXEC refuses all.
+    is_spoilt: bool,
+}
+
+/// What runs commands: the batch of one read holds its turn, and gives it up for a transaction that runs alone.
+enum Turn {
+    Shared,
+    Alone,
+}
+
+impl Session {
+    /// Begins a dialogue. `address` is the client's, as CLIENT LIST shows it.
+    pub fn new(state: Arc<ServerState>, address: String, now_ms: u64) -> Self {
+        Self {
+            entry: state.enter(address, now_ms),
+            is_authenticated: !state.has_password(),
+            state,
+            reply: ReplyWriter::default(),
+            queue: None,
+            watched: Vec::new(),
+            now_ms,
+            pause: Duration::ZERO,
+            is_closing: false,
+            parser: RequestParser::default(),
+        }
+    }
+
+    /// Serves the requests that `input` begins with, and returns the number of bytes that they took; the caller removes
+    /// these. It stops at an incomplete request, and before the next one when the output is long, after DEBUG SLEEP, and at the end.
+    pub fn serve(&mut self, input: &[u8], now_ms: u64) -> usize {
+        self.now_ms = now_ms;
+        self.entry.card.busy_ms.store(now_ms, std::sync::atomic::Ordering::Relaxed);
+        let state = Arc::clone(&self.state);
+        let mut taken = 0;
+        let mut commands = 0;
+        let mut parser = std::mem::take(&mut self.parser);
+        let mut shared = Some(state.turn.read().unwrap_or_else(PoisonError::into_inner));
+        while taken < input.len() && !self.is_waiting() {
+            let rest = &input[taken..];
+            match parser.parse(rest, self.is_authenticated) {
+                Ok(Some(bytes)) => {
+                    taken += bytes;
+                    let words = parser.words(rest);
+                    if words.is_empty() {
+                        continue;
+                    }
+                    commands += 1;
+                    if let Turn::Alone = self.turn_of(words) {
+                        drop(shared.take());
+                        let _alone = state.turn.write().unwrap_or_else(PoisonError::into_inner);
+                        self.dispatch(words, &Turn::Alone);
+                    } else {
+                        self.dispatch(words, &Turn::Shared);
+                    }
+                    shared.get_or_insert_with(|| state.turn.read().unwrap_or_else(PoisonError::into_inner));
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    self.refuse(error);
+                    taken = input.len();
+                }
+            }
+        }
+        self.parser = parser;
+        count(&state.counters.commands, commands);
+        taken
+    }
+
+    /// Returns the bytes for the client; the caller removes what it has sent.
+    pub fn output(&mut self) -> &mut Vec<u8> {
+        self.reply.bytes()
+    }
+
+    /// Returns whether the connection is to be closed once the output is sent.
+    pub fn is_closing(&self) -> bool {
+        self.is_closing
+    }
+
+    /// Returns how long the client asked the server to wait before the next request, and forgets it.
+    pub fn take_pause(&mut self) -> Duration {
+        std::mem::take(&mut self.pause)
+    }
+
+    fn is_waiting(&self) -> bool {
+        self.is_closing || !self.pause.is_zero() || self.reply.len() >= limits::OUTPUT_PAUSE_BYTES
+    }
+
+    pub(crate) fn close(&mut self) {
+        self.is_closing = true;
+    }
+
+    fn refuse(&mut self, error: ProtocolError) {
+        count(&self.state.counters.errors, 1);
+        self.reply.error(format!("ERR Protocol error: {error}").as_bytes());
+        self.close();
+    }
+
+    /// Returns whether a request has to run alone: EXEC with a command on the whole store in its queue.
+    fn turn_of(&self, words: CommandWords<'_>) -> Turn {
+        let whole = |queue: &CommandQueue| queue.commands.iter().any(|(spec, _)| spec.is_whole());
+        let is_alone = self.queue.as_ref().is_some_and(|queue| words.is(0, "exec") && whole(queue));
+        if is_alone { Turn::Alone } else { Turn::Shared }
+    }
+
+    fn dispatch(&mut self, words: CommandWords<'_>, turn: &Turn) {
+        match self.admit(words) {
+            Ok(spec) if self.queue.is_some() && !spec.is_at_once() => self.keep(spec, words),
+            Ok(spec) if matches!(turn, Turn::Alone) && spec.name == "exec" => {
+                self.note(spec);
+                self.exec_alone();
+            }
+            Ok(spec) => {
+                self.note(spec);
+                self.run(spec, words);
+            }
+            Err(error) if self.queue.is_some() && words.is(0, "exec") => {
+                self.queue = None;
+                self.forget_watched();
+                self.fail(&abort(&error));
+            }
+            Err(error) => {
+                if let Some(queue) = &mut self.queue {
+                    queue.is_spoilt = true;
+                }
+                self.fail(&error);
+            }
+        }
+    }
+
+    /// Finds the command, and checks the number of words, the password and the keys' lengths.
+    fn admit(&self, words: CommandWords<'_>) -> Result<&'static CommandSpec, CommandError> {
+        let spec = find(words)?;
+        if !self.is_authenticated && !spec.needs_no_password() {
+            return Err(CommandError::Said("NOAUTH Authentication required."));
+        }
+        for key in spec.keys(words) {
+            if key.len() > caravan_store::limits::KEY_BYTES_MAX {
+                return Err(StoreError::KeyTooLong { bytes: key.len() }.into());
+            }
+        }
+        Ok(spec)
+    }
+
+    fn note(&self, spec: &'static CommandSpec) {
+        self.entry.card.notes().command = spec.name;
+    }
+
+    fn fail(&mut self, error: &CommandError) {
+        count(&self.state.counters.errors, 1);
+        self.reply.error(&error.words());
+    }
+
+    fn keep(&mut self, spec: &'static CommandSpec, words: CommandWords<'_>) {
+        let Some(queue) = &mut self.queue else { return };
+        let kept = KeptWords::of(words);
+        queue.bytes += kept.memory_bytes();
+        if queue.bytes > limits::QUEUE_BYTES_MAX || queue.commands.len() >= limits::QUEUE_COMMANDS_MAX {
+            queue.is_spoilt = true;
+            queue.commands = Vec::new();
+            return self.fail(&CommandError::Said(
+                "ERR the transaction is too long: it takes 131072 commands and 64 MiB",
+            ));
+        }
+        queue.commands.push((spec, kept));
+        self.entry.card.notes().queued = Some(queue.commands.len());
+        self.reply.simple("QUEUED");
+    }
+
+    /// Runs one command outside of MULTI.
+    fn run(&mut self, spec: &'static CommandSpec, words: CommandWords<'_>) {
+        let mark = self.reply.mark();
+        let outcome = match spec.call {
+            CommandCall::Session(call) => call(self, words),
+            CommandCall::Lone(call, _) => call(&self.state.store, words, &mut self.reply),
+            CommandCall::Keys(call) => {
+                let store = Arc::clone(&self.state.store);
+                let (reply, now_ms) = (&mut self.reply, self.now_ms);
+                store.transaction(|tx| {
+                    reply.go_back(mark);
+                    call(&mut KeyCommand { tx, words, reply, now_ms, mark, name: spec.name })
+                })
+            }
+            // Of the containers, only COMMAND takes no second word.
+            CommandCall::Container(_) => table::all(self, words),
+        };
+        if let Err(error) = outcome.and_then(|()| self.reply.check(mark)) {
+            self.reply.go_back(mark);
+            self.fail(&error);
+        }
+    }
+
+    pub(crate) fn forget_watched(&mut self) -> WatchedKeys {
+        let mut notes = self.entry.card.notes();
+        (notes.queued, notes.watched) = (self.queue.as_ref().map(|queue| queue.commands.len()), 0);
+        drop(notes);
+        std::mem::take(&mut self.watched)
+    }
+
+    /// Puts the dialogue back to its start (RESET).
+    pub(crate) fn reset(&mut self) {
+        self.queue = None;
+        self.forget_watched();
+        self.is_authenticated = !self.state.has_password();
+        self.set_version(RespVersion::Two);
+        self.entry.card.notes().name.clear();
+    }
+
+    pub(crate) fn set_version(&mut self, version: RespVersion) {
+        self.reply.set_version(version);
+        self.entry.card.notes().is_resp3 = version == RespVersion::Three;
+    }
+
+    pub(crate) fn store(&self) -> Arc<Store> {
+        Arc::clone(&self.state.store)
+    }
+}

@@ -1,0 +1,171 @@
+//! What all connections of a server share.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use caravan_store::{Eviction, Store};
+
+use crate::limits;
+
+/// What a server is started with.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ServerFacts {
+    /// The name of the store.
+    pub name: String,
+    /// The port on TCP, 0 for none.
+    pub port: u16,
+    /// The path of the UNIX socket, empty for none.
+    pub socket: String,
+    /// Whether other hosts can reach it; the password then cannot be removed.
+    pub is_exposed: bool,
+    /// What happens when the memory is used up.
+    pub eviction: Eviction,
+    /// When the server started, in milliseconds since 1970.
+    pub started_ms: u64,
+}
+
+impl ServerFacts {
+    /// Returns the facts of a server that listens nowhere.
+    pub fn new(name: impl Into<String>) -> Self {
+        let (port, is_exposed, started_ms) = (0, false, 0);
+        let eviction = Eviction::Refuse;
+        Self { name: name.into(), port, socket: String::new(), is_exposed, eviction, started_ms }
+    }
+}
+
+/// What all connections of a server share: the store, the settings, the counters and the list of clients.
+#[derive(Debug)]
+pub struct ServerState {
+    pub(crate) store: Arc<Store>,
+    pub(crate) facts: ServerFacts,
+    password: RwLock<Option<Vec<u8>>>,
+    clients_max: AtomicUsize,
+    clients: Mutex<BTreeMap<u64, Arc<ClientCard>>>,
+    next_client: AtomicU64,
+    pub(crate) counters: ServerCounters,
+    /// Commands of other connections hold this shared. A transaction with a command on the whole store (KEYS, FLUSHALL) holds it
+    /// alone, because the store's own transactions cover single keys.
+    pub(crate) turn: RwLock<()>,
+}
+
+/// Counters since the start. They order nothing, so all accesses are relaxed.
+#[derive(Debug, Default)]
+pub(crate) struct ServerCounters {
+    pub(crate) commands: AtomicU64,
+    pub(crate) connections: AtomicU64,
+    pub(crate) refused: AtomicU64,
+    pub(crate) errors: AtomicU64,
+    pub(crate) input_bytes: AtomicU64,
+    pub(crate) output_bytes: AtomicU64,
+    pub(crate) stalled: AtomicU64,
+}
+
+/// Adds to a counter.
+pub(crate) fn count(counter: &AtomicU64, more: u64) {
+    counter.fetch_add(more, Ordering::Relaxed);
+}
+
+impl ServerState {
+    /// Returns the state of a server of this store.
+    pub fn new(store: Arc<Store>, facts: ServerFacts, password: Option<Vec<u8>>) -> Self {
+        Self {
+            store,
+            facts,
+            password: RwLock::new(password),
+            clients_max: AtomicUsize::new(limits::CLIENTS_DEFAULT),
+            clients: Mutex::default(),
+            next_client: AtomicU64::new(1),
+            counters: ServerCounters::default(),
+            turn: RwLock::new(()),
+        }
+    }
+
+    pub(crate) fn has_password(&self) -> bool {
+        self.password.read().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    pub(crate) fn password(&self) -> Vec<u8> {
+        self.password.read().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default()
+    }
+
+    pub(crate) fn set_password(&self, password: &[u8]) {
+        let password = (!password.is_empty()).then(|| password.to_vec());
+        *self.password.write().unwrap_or_else(PoisonError::into_inner) = password;
+    }
+
+    /// Returns whether this is the password. The time depends on the lengths only.
+    pub(crate) fn is_password(&self, tried: &[u8]) -> bool {
+        let password = self.password();
+        let differences =
+            tried.iter().zip(password.iter().cycle()).fold(0, |all, (left, right)| all | (left ^ right));
+        differences == 0 && tried.len() == password.len()
+    }
+
+    pub(crate) fn clients_max(&self) -> usize {
+        self.clients_max.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_clients_max(&self, clients: usize) {
+        self.clients_max.store(clients, Ordering::Relaxed);
+    }
+
+    /// Enters a new connection into the list, which it leaves when the card's entry is dropped.
+    pub(crate) fn enter(self: &Arc<Self>, address: String, now_ms: u64) -> ClientEntry {
+        count(&self.counters.connections, 1);
+        let id = self.next_client.fetch_add(1, Ordering::Relaxed);
+        let card = Arc::new(ClientCard {
+            id,
+            address,
+            entered_ms: now_ms,
+            busy_ms: AtomicU64::new(now_ms),
+            notes: Mutex::default(),
+        });
+        self.clients().insert(id, Arc::clone(&card));
+        ClientEntry { state: Arc::clone(self), card }
+    }
+
+    pub(crate) fn clients(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<ClientCard>>> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What CLIENT LIST tells about a connection.
+#[derive(Debug)]
+pub(crate) struct ClientCard {
+    pub(crate) id: u64,
+    pub(crate) address: String,
+    pub(crate) entered_ms: u64,
+    pub(crate) busy_ms: AtomicU64,
+    notes: Mutex<ClientNotes>,
+}
+
+/// The part of a card that commands change.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ClientNotes {
+    pub(crate) name: Vec<u8>,
+    pub(crate) command: &'static str,
+    pub(crate) is_resp3: bool,
+    pub(crate) queued: Option<usize>,
+    pub(crate) watched: usize,
+}
+
+impl ClientCard {
+    pub(crate) fn notes(&self) -> MutexGuard<'_, ClientNotes> {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A connection's place in the list of clients.
+#[derive(Debug)]
+pub(crate) struct ClientEntry {
+    state: Arc<ServerState>,
+    pub(crate) card: Arc<ClientCard>,
+}
+
+impl Drop for ClientEntry {
+    fn drop(&mut self) {
+        self.state.clients().remove(&self.card.id);
+    }
+}

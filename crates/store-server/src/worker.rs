@@ -1,0 +1,255 @@
+//! A worker: a thread that serves its part of the connections with epoll.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::io::Errno;
+
+use crate::connection::{Connection, ConnectionWait};
+use crate::error::ServeError;
+use crate::limits;
+use crate::session::Session;
+use crate::state::{ServerState, count};
+
+/// The number of the worker's own bell among the descriptors; connections count from 1.
+const BELL: u64 = 0;
+
+/// Events that one wait returns.
+const EVENTS: usize = 256;
+
+/// The longest wait: it bounds how late a stalled client, or a client without requests, is noticed.
+const GLANCE: Duration = Duration::from_millis(500);
+
+/// Messages for the operator: one sentence each.
+pub(crate) type Tell = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// What the acceptor and a worker share.
+#[derive(Debug)]
+pub(crate) struct WorkerPost {
+    bell: OwnedFd,
+    arrived: Mutex<Vec<(OwnedFd, String)>>,
+    /// Connections of the worker, those that have just arrived included.
+    pub(crate) connections: AtomicUsize,
+    is_ending: AtomicBool,
+}
+
+impl WorkerPost {
+    pub(crate) fn new() -> Result<Self, ServeError> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(ServeError::system("make an eventfd"))?;
+        let (arrived, connections, is_ending) =
+            (Mutex::default(), AtomicUsize::new(0), AtomicBool::new(false));
+        Ok(Self { bell, arrived, connections, is_ending })
+    }
+
+    /// Gives the worker a connection.
+    pub(crate) fn hand_over(&self, socket: OwnedFd, address: String) {
+        self.connections.fetch_add(1, Ordering::Relaxed);
+        self.arrived.lock().unwrap_or_else(PoisonError::into_inner).push((socket, address));
+        self.ring();
+    }
+
+    /// Asks the worker to end.
+    pub(crate) fn end(&self) {
+        // Pairs with the Acquire in `serve`. The lock of the mutex or the bell would do as well.
+        self.is_ending.store(true, Ordering::Release);
+        self.ring();
+    }
+
+    fn ring(&self) {
+        // It fails only if 2^64 rings are not heard yet; then the worker wakes anyway.
+        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+    }
+}
+
+/// A worker's own part.
+pub(crate) struct Worker {
+    post: Arc<WorkerPost>,
+    state: Arc<ServerState>,
+    tell: Tell,
+    poller: OwnedFd,
+    connections: HashMap<u64, (Connection, ConnectionWait)>,
+    next: u64,
+    /// A buffer for the connection that is served just now.
+    spare: Vec<u8>,
+    /// The first worker also removes expired keys.
+    removes_expired: bool,
+}
+
+impl Worker {
+    pub(crate) fn new(
+        post: Arc<WorkerPost>,
+        state: Arc<ServerState>,
+        tell: Tell,
+        removes_expired: bool,
+    ) -> Result<Self, ServeError> {
+        let poller =
+            epoll::create(epoll::CreateFlags::CLOEXEC).map_err(ServeError::system("make an epoll set"))?;
+        epoll::add(&poller, &post.bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)
+            .map_err(ServeError::system("add to an epoll set"))?;
+        Ok(Self {
+            post,
+            state,
+            tell,
+            poller,
+            connections: HashMap::new(),
+            next: BELL + 1,
+            spare: Vec::new(),
+            removes_expired,
+        })
+    }
+
+    /// Serves until it is asked to end, and then sends what is ready to be sent.
+    pub(crate) fn serve(mut self) {
+        let mut events = Vec::with_capacity(EVENTS);
+        let mut checked = Instant::now();
+        // Pairs with the Release in `end`.
+        while !self.post.is_ending.load(Ordering::Acquire) {
+            self.wait(&mut events, self.longest_wait(Instant::now()));
+            let (now, now_ms) = self.publish_now();
+            for token in events.drain(..) {
+                if token == BELL {
+                    self.welcome(now, now_ms);
+                } else {
+                    self.advance(token, now, now_ms);
+                }
+            }
+            self.wake(now, now_ms);
+            if self.removes_expired {
+                self.remove_expired();
+            }
+            if now.saturating_duration_since(checked) >= GLANCE {
+                checked = now;
+                self.close_stalled(now);
+            }
+        }
+        self.end();
+    }
+
+    /// Publishes the time by which keys expire, and returns it.
+    fn publish_now(&self) -> (Instant, u64) {
+        self.state.store.publish_now(unix_ms());
+        (Instant::now(), self.state.store.now_ms())
+    }
+
+    fn longest_wait(&self, now: Instant) -> Duration {
+        let most = if self.removes_expired { limits::EXPIRY_INTERVAL } else { GLANCE };
+        let times = self.connections.values().filter_map(|(_, wait)| match wait {
+            ConnectionWait::Time(until) => Some(until.saturating_duration_since(now)),
+            _ => None,
+        });
+        times.min().map_or(most, |time| time.min(most))
+    }
+
+    fn wait(&self, tokens: &mut Vec<u64>, most: Duration) {
+        let mut events: Vec<epoll::Event> = Vec::with_capacity(EVENTS);
+        let most = Timespec::try_from(most).ok();
+        match epoll::wait(&self.poller, rustix::buffer::spare_capacity(&mut events), most.as_ref()) {
+            Ok(_) => tokens.extend(events.iter().map(|event| event.data.u64())),
+            Err(Errno::INTR) => {}
+            // No cause is known. A pause keeps the thread from spinning.
+            Err(_) => std::thread::sleep(limits::EXPIRY_INTERVAL),
+        }
+    }
+
+    /// Takes over the connections that have arrived.
+    fn welcome(&mut self, now: Instant, now_ms: u64) {
+        let _ = rustix::io::read(&self.post.bell, &mut [0; 8]);
+        let arrived = std::mem::take(&mut *self.post.arrived.lock().unwrap_or_else(PoisonError::into_inner));
+        for (socket, address) in arrived {
+            let token = self.next;
+            let data = epoll::EventData::new_u64(token);
+            if epoll::add(&self.poller, &socket, data, epoll::EventFlags::IN).is_err() {
+                self.post.connections.fetch_sub(1, Ordering::Relaxed);
+                continue;
+            }
+            self.next += 1;
+            let session = Session::new(Arc::clone(&self.state), address, now_ms);
+            let connection = Connection::new(socket, session, now);
+            self.connections.insert(token, (connection, ConnectionWait::Input));
+        }
+    }
+
+    fn advance(&mut self, token: u64, now: Instant, now_ms: u64) {
+        let Some((connection, before)) = self.connections.get_mut(&token) else { return };
+        let wait = connection.advance(&self.state, &mut self.spare, now, now_ms);
+        let flags = match wait {
+            ConnectionWait::Input => epoll::EventFlags::IN,
+            ConnectionWait::Output => epoll::EventFlags::OUT,
+            // The end of the connection is reported without a flag, and would wake this thread again and again.
+            ConnectionWait::Time(_) => epoll::EventFlags::ONESHOT,
+            ConnectionWait::End => return self.close(token),
+        };
+        if wait != *before {
+            let data = epoll::EventData::new_u64(token);
+            if epoll::modify(&self.poller, connection.as_fd(), data, flags).is_err() {
+                return self.close(token);
+            }
+            *before = wait;
+        }
+    }
+
+    fn close(&mut self, token: u64) {
+        // Closing the socket takes it out of the set.
+        if self.connections.remove(&token).is_some() {
+            self.post.connections.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Goes on with the connections whose pause is over.
+    fn wake(&mut self, now: Instant, now_ms: u64) {
+        let is_due = |wait: &ConnectionWait| matches!(wait, ConnectionWait::Time(until) if *until <= now);
+        let due: Vec<u64> =
+            self.connections.iter().filter(|(_, (_, wait))| is_due(wait)).map(|(token, _)| *token).collect();
+        due.into_iter().for_each(|token| self.advance(token, now, now_ms));
+    }
+
+    fn remove_expired(&self) {
+        // An error means that the memory is in use by somebody else just now; the next turn removes the keys.
+        let _ = self.state.store.remove_expired(limits::EXPIRY_KEYS);
+    }
+
+    fn close_stalled(&mut self, now: Instant) {
+        let stalled = |(token, (connection, _)): (&u64, &mut (Connection, ConnectionWait))| {
+            connection.is_stalled(now, limits::OUTPUT_STALLED_MAX).then_some(*token)
+        };
+        let stalled: Vec<u64> = self.connections.iter_mut().filter_map(stalled).collect();
+        for token in stalled {
+            if let Some((connection, _)) = self.connections.get(&token) {
+                let seconds = limits::OUTPUT_STALLED_MAX.as_secs();
+                let client = connection.client();
+                (self.tell)(&format!("{client} has read none of its replies for {seconds} s: closed it"));
+            }
+            count(&self.state.counters.stalled, 1);
+            self.close(token);
+        }
+    }
+
+    /// Serves the requests that have arrived and sends the replies, for a limited time.
+    fn end(mut self) {
+        let deadline = Instant::now() + limits::END_MAX;
+        let (now, now_ms) = self.publish_now();
+        let mut events = Vec::new();
+        self.welcome(now, now_ms);
+        let tokens: Vec<u64> = self.connections.keys().copied().collect();
+        tokens.into_iter().for_each(|token| self.advance(token, now, now_ms));
+        let is_sending = |wait: &ConnectionWait| *wait == ConnectionWait::Output;
+        self.connections.retain(|_, (_, wait)| is_sending(wait));
+        while !self.connections.is_empty() && Instant::now() < deadline {
+            self.wait(&mut events, limits::EXPIRY_INTERVAL);
+            let (now, now_ms) = self.publish_now();
+            events.drain(..).for_each(|token| self.advance(token, now, now_ms));
+            self.connections.retain(|_, (_, wait)| is_sending(wait));
+        }
+    }
+}
+
+/// Returns the milliseconds since 1970.
+pub(crate) fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,161 @@
+//! The protocol: requests against an encoder of the tests' own, malformed ones, and random bytes.
+
+use std::sync::Arc;
+
+use caravan_store::{Store, StoreOptions};
+use caravan_store_server::{
+    ProtocolError, RequestParser, ServerFacts, ServerState, Session, StoreAnswer, limits, parse_answer,
+};
+use proptest::prelude::*;
+
+fn encoded(words: &[Vec<u8>]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        bytes.extend_from_slice(word);
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes
+}
+
+/// Feeds the bytes in parts, as a connection does, and returns the requests.
+fn parsed(bytes: &[u8], part_bytes: usize) -> Result<Vec<Vec<Vec<u8>>>, ProtocolError> {
+    let (mut parser, mut buffer, mut found) = (RequestParser::default(), Vec::new(), Vec::new());
+    for part in bytes.chunks(part_bytes) {
+        buffer.extend_from_slice(part);
+        while let Some(taken) = parser.parse(&buffer, true)? {
+            found.push(parser.words(&buffer).from(0).map(<[u8]>::to_vec).collect());
+            buffer.drain(..taken);
+        }
+    }
+    Ok(found)
+}
+
+fn session() -> Session {
+    let store = Arc::new(Store::embedded(StoreOptions::new(64 << 20)).expect("a store"));
+    let state = Arc::new(ServerState::new(store, ServerFacts::new("test"), None));
+    Session::new(state, "test".to_owned(), 1000)
+}
+
+/// Returns the replies to these bytes.
+fn replies(session: &mut Session, bytes: &[u8]) -> String {
+    session.serve(bytes, 1000);
+    String::from_utf8_lossy(&std::mem::take(session.output())).into_owned()
+}
+
+proptest! {
+    #[test]
+    fn requests_arrive_as_they_were_sent(
+        requests in prop::collection::vec(
+            prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 1..6), 0..8),
+        part_bytes in 1_usize..100,
+    ) {
+        let bytes: Vec<u8> = requests.iter().flat_map(|words| encoded(words)).collect();
+        prop_assert_eq!(parsed(&bytes, part_bytes), Ok(requests));
+    }
+
+    #[test]
+    fn no_bytes_make_the_session_panic(
+        parts in prop::collection::vec(prop_oneof![
+            prop::collection::vec(any::<u8>(), 0..60),
+            "[*$0-9a-zA-Z\r\n\"' -]{0,40}".prop_map(String::into_bytes),
+            prop::sample::select(vec!["*2\r\n$3\r\nGET\r\n$1\r\na\r\n", "MULTI\r\n", "EXEC\r\n", "INFO\n", "COMMAND\n"])
+                .prop_map(|text| text.as_bytes().to_vec()),
+        ], 0..12),
+    ) {
+        let mut session = session();
+        let mut buffer = Vec::new();
+        for part in parts {
+            buffer.extend_from_slice(&part);
+            let taken = session.serve(&buffer, 1000);
+            prop_assert!(taken <= buffer.len());
+            buffer.drain(..taken);
+        }
+        // Every output is a sequence of complete replies.
+        let output = std::mem::take(session.output());
+        let mut at = 0;
+        while at < output.len() {
+            let (_, bytes) = parse_answer(&output[at..]).expect("a reply").expect("a complete one");
+            at += bytes;
+        }
+    }
+
+    #[test]
+    fn no_bytes_make_the_client_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let _ = parse_answer(&bytes);
+    }
+}
+
+#[test]
+fn malformed_requests_get_the_words_of_redis() {
+    let long = "x".repeat(limits::LINE_BYTES_MAX + 1);
+    for (bytes, expected) in [
+        ("*x\r\n".to_owned(), "invalid multibulk length"),
+        ("*1048577\r\n".to_owned(), "invalid multibulk length"),
+        ("*1\r\n+OK\r\n".to_owned(), "expected '$', got '+'"),
+        ("*1\r\n$-1\r\n".to_owned(), "invalid bulk length"),
+        ("*1\r\n$1048577\r\n".to_owned(), "invalid bulk length"),
+        ("*1\r\n$x\r\n".to_owned(), "invalid bulk length"),
+        ("set \"a\r\n".to_owned(), "unbalanced quotes in request"),
+        (long.clone(), "too big inline request"),
+        (format!("*{long}"), "too big mbulk count string"),
+        (format!("*1\r\n${long}"), "too big bulk count string"),
+    ] {
+        let mut session = session();
+        assert_eq!(replies(&mut session, bytes.as_bytes()), format!("-ERR Protocol error: {expected}\r\n"));
+        assert!(session.is_closing(), "{expected}");
+    }
+}
+
+#[test]
+fn a_request_has_a_largest_size() {
+    let mut bytes = b"*100\r\n".to_vec();
+    for _ in 0..limits::REQUEST_BYTES_MAX / limits::BULK_BYTES_MAX {
+        bytes.extend_from_slice(format!("${}\r\n", limits::BULK_BYTES_MAX).as_bytes());
+        bytes.resize(bytes.len() + limits::BULK_BYTES_MAX, b'x');
+        bytes.extend_from_slice(b"\r\n");
+    }
+    assert_eq!(RequestParser::default().parse(&bytes, true), Err(ProtocolError::LongRequest));
+}
+
+#[test]
+fn a_client_without_the_password_sends_short_requests_only() {
+    let mut parser = RequestParser::default();
+    assert_eq!(parser.parse(b"*11\r\n", false), Err(ProtocolError::CountUnauthenticated));
+    let mut parser = RequestParser::default();
+    assert_eq!(parser.parse(b"*1\r\n$16385\r\n", false), Err(ProtocolError::LengthUnauthenticated));
+}
+
+#[test]
+fn empty_requests_are_ignored_and_all_of_a_batch_is_answered() {
+    let mut session = session();
+    assert_eq!(replies(&mut session, b"\r\n*0\r\n*-1\r\nPING\r\n*1\r\n$4\r\nping\r\n"), "+PONG\r\n+PONG\r\n");
+}
+
+#[test]
+fn long_output_pauses_the_session() {
+    let mut session = session();
+    let value = "x".repeat(limits::OUTPUT_PAUSE_BYTES / 2);
+    session.serve(&encoded(&[b"SET".to_vec(), b"k".to_vec(), value.into_bytes()]), 1000);
+    let requests = b"GET k\r\n".repeat(10);
+    let mut left = &requests[..];
+    let (mut turns, mut bytes) = (0, 0);
+    while !left.is_empty() {
+        left = &left[session.serve(left, 1000)..];
+        let output = std::mem::take(session.output());
+        assert!(output.len() < 2 * limits::OUTPUT_PAUSE_BYTES);
+        bytes += output.len();
+        turns += 1;
+    }
+    assert!(turns > 2 && bytes > 5 * limits::OUTPUT_PAUSE_BYTES - 100, "{turns} {bytes}");
+}
+
+#[test]
+fn a_client_refuses_deep_nesting() {
+    let deep = b"*1\r\n".repeat(limits::NESTING_MAX + 1);
+    assert!(parse_answer(&deep).is_err());
+    assert_eq!(
+        parse_answer(b"*2\r\n:1\r\n$-1\r\n"),
+        Ok(Some((StoreAnswer::Array(vec![StoreAnswer::Integer(1), StoreAnswer::Null]), 13)))
+    );
+}

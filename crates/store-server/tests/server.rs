@@ -1,0 +1,214 @@
+//! The server on real sockets.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use caravan_store::{Store, StoreOptions};
+use caravan_store_server::{ServeError, ServerOptions, StoreAnswer, StoreClient, StoreServer, local_address};
+
+/// A server in a folder of its own.
+struct Rig {
+    server: Option<StoreServer>,
+    folder: PathBuf,
+}
+
+impl Rig {
+    fn new() -> Self {
+        Self::with(|options| options)
+    }
+
+    fn with(change: impl FnOnce(ServerOptions) -> ServerOptions) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("caravan-server-{}-{number}", std::process::id()));
+        std::fs::create_dir(&folder).expect("made");
+        let mut options = ServerOptions::new("test", folder.join("socket"));
+        options.address = Some(local_address(0));
+        let server = StoreServer::start(store(), change(options), |_| {}).expect("a server");
+        Self { server: Some(server), folder }
+    }
+
+    fn server(&self) -> &StoreServer {
+        self.server.as_ref().expect("it runs")
+    }
+
+    fn client(&self) -> StoreClient {
+        StoreClient::connect(self.server().socket()).expect("connected")
+    }
+
+    fn tcp(&self) -> TcpStream {
+        TcpStream::connect(self.server().address().expect("an address")).expect("connected")
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        drop(self.server.take());
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn store() -> Arc<Store> {
+    Arc::new(Store::embedded(StoreOptions::new(64 << 20)).expect("a store"))
+}
+
+fn ok() -> StoreAnswer {
+    StoreAnswer::Simple(b"OK".to_vec())
+}
+
+#[test]
+fn both_sockets_serve_the_same_store() {
+    let rig = Rig::new();
+    assert_eq!(rig.client().call(&[b"SET", b"a", b"1"]).expect("an answer"), ok());
+    let mut tcp = rig.tcp();
+    tcp.write_all(b"GET a\r\nPING\r\n").expect("sent");
+    let mut answer = [0; 14];
+    tcp.read_exact(&mut answer).expect("an answer");
+    assert_eq!(&answer, b"$1\r\n1\r\n+PONG\r\n");
+    let mode = std::fs::metadata(rig.server().socket()).expect("a socket").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[test]
+fn a_second_server_is_told_who_is_first_and_the_end_removes_the_socket() {
+    let mut rig = Rig::new();
+    let socket = rig.server().socket().to_owned();
+    let second = StoreServer::start(store(), ServerOptions::new("test", &socket), |_| {});
+    match second {
+        Err(ServeError::Taken { pid, .. }) => assert_eq!(pid, Some(std::process::id() as i32)),
+        other => panic!("{other:?}"),
+    }
+    drop(rig.server.take());
+    assert!(!socket.exists());
+    // A socket that a killed server left behind is in nobody's way.
+    drop(std::os::unix::net::UnixListener::bind(&socket).expect("bound"));
+    let third = StoreServer::start(store(), ServerOptions::new("test", &socket), |_| {});
+    drop(third.expect("a server"));
+    std::fs::write(&socket, "a file").expect("written");
+    let fourth = StoreServer::start(store(), ServerOptions::new("test", &socket), |_| {});
+    assert!(matches!(fourth, Err(ServeError::NoSocket(_))));
+    assert!(socket.exists());
+}
+
+#[test]
+fn an_address_that_others_reach_takes_a_password() {
+    let mut options = ServerOptions::new("test", std::env::temp_dir().join("caravan-never-made"));
+    options.address = Some("0.0.0.0:0".parse().expect("an address"));
+    assert!(matches!(StoreServer::start(store(), options, |_| {}), Err(ServeError::Exposed(_))));
+    let rig = Rig::with(|mut options| {
+        options.address = Some("0.0.0.0:0".parse().expect("an address"));
+        options.password = Some(b"secret".to_vec());
+        options
+    });
+    let mut client = rig.client();
+    let answer = client.call(&[b"GET", b"a"]).expect("an answer");
+    assert_eq!(answer, StoreAnswer::Error(b"NOAUTH Authentication required.".to_vec()));
+    assert_eq!(client.call(&[b"AUTH", b"secret"]).expect("an answer"), ok());
+    let answer = client.call(&[b"CONFIG", b"SET", b"requirepass", b""]).expect("an answer");
+    assert!(matches!(answer, StoreAnswer::Error(_)), "{answer:?}");
+}
+
+#[test]
+fn a_client_that_reads_nothing_is_not_served_further_and_hinders_nobody() {
+    let rig = Rig::with(|mut options| {
+        options.workers = Some(1);
+        options
+    });
+    let value = vec![b'x'; 100_000];
+    assert_eq!(rig.client().call(&[b"SET", b"k", &value]).expect("an answer"), ok());
+    let mut silent = rig.tcp();
+    silent.set_nonblocking(true).expect("set");
+    // Sends until the server reads no more, which shows that its buffers are bounded.
+    let mut bytes = 0;
+    let mut pauses = 0;
+    while pauses < 50 {
+        match silent.write(&b"GET k\r\n".repeat(1000)) {
+            Ok(sent) => {
+                (bytes, pauses) = (bytes + sent, 0);
+                assert!(bytes < 64 << 20, "the server goes on reading");
+            }
+            Err(_) => {
+                pauses += 1;
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+        }
+    }
+    let answer = rig.client().call(&[b"PING"]).expect("an answer");
+    assert_eq!(answer, StoreAnswer::Simple(b"PONG".to_vec()));
+    // Once it reads, it gets every reply to what the server has read.
+    silent.set_nonblocking(false).expect("set");
+    let mut replies = vec![0; 300 * 100_011];
+    silent.read_exact(&mut replies).expect("replies");
+    assert!(replies.chunks(100_011).all(|reply| reply.starts_with(b"$100000\r\nx")));
+}
+
+#[test]
+fn a_sleeping_client_hinders_nobody_and_its_replies_come_in_order() {
+    let rig = Rig::with(|mut options| {
+        options.workers = Some(1);
+        options
+    });
+    let mut sleeper = UnixStream::connect(rig.server().socket()).expect("connected");
+    sleeper.write_all(b"PING\r\nDEBUG SLEEP 0.2\r\nPING a\r\n").expect("sent");
+    let before = std::time::Instant::now();
+    assert_eq!(rig.client().call(&[b"SET", b"a", b"1"]).expect("an answer"), ok());
+    let mut replies = [0; 7 + 5 + 7];
+    sleeper.read_exact(&mut replies).expect("replies");
+    assert_eq!(&replies, b"+PONG\r\n+OK\r\n$1\r\na\r\n");
+    assert!(before.elapsed().as_millis() >= 150);
+}
+
+#[test]
+fn more_clients_than_allowed_are_told_so() {
+    let rig = Rig::new();
+    let mut first = rig.client();
+    assert_eq!(first.call(&[b"CONFIG", b"SET", b"maxclients", b"1"]).expect("an answer"), ok());
+    let mut text = String::new();
+    rig.tcp().read_to_string(&mut text).expect("read");
+    assert_eq!(text, "-ERR max number of clients reached\r\n");
+    drop(first);
+    // The place is free once the worker has seen the end of the first one.
+    let mut answer = None;
+    while !matches!(answer, Some(StoreAnswer::Simple(_))) {
+        answer = rig.client().call(&[b"PING"]).ok();
+    }
+}
+
+#[test]
+fn transactions_of_many_clients_lose_no_update() {
+    let rig = Rig::new();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut client = rig.client();
+                for _ in 0..100 {
+                    client.call(&[b"INCR", b"n"]).expect("an answer");
+                    client.call(&[b"MULTI"]).expect("an answer");
+                    for words in [&[&b"INCR"[..], b"n"][..], &[b"DBSIZE"], &[b"INCR", b"m"]] {
+                        client.call(words).expect("an answer");
+                    }
+                    let answer = client.call(&[b"EXEC"]).expect("an answer");
+                    assert!(matches!(&answer, StoreAnswer::Array(all) if all.len() == 3), "{answer:?}");
+                }
+            });
+        }
+    });
+    let answer = rig.client().call(&[b"MGET", b"n", b"m"]).expect("an answer");
+    let numbers = [b"800", b"400"].map(|number| StoreAnswer::Bulk(number.to_vec()));
+    assert_eq!(answer, StoreAnswer::Array(numbers.to_vec()));
+}
+
+#[test]
+fn bytes_that_are_no_protocol_close_the_connection_with_a_reason() {
+    let rig = Rig::new();
+    let mut tcp = rig.tcp();
+    tcp.write_all(b"*1\r\n!\r\n").expect("sent");
+    let mut text = String::new();
+    tcp.read_to_string(&mut text).expect("read");
+    assert_eq!(text, "-ERR Protocol error: expected '$', got '!'\r\n");
+}
