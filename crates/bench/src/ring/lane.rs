@@ -102,12 +102,15 @@ impl LaneSender {
     /// Waits until the other side has released everything.
     pub fn drained(&mut self, go_on: GoOn) -> Result<(), Error> {
         let mut spins = 0;
+        let mut waited = Ok(());
         loop {
             self.ring.cursor().refresh()?;
             if self.ring.position().used() == 0 {
                 return Ok(());
             }
-            wait(&mut spins, go_on)?;
+            // After an error, one more look: a consumer may end once it has taken the rest.
+            waited?;
+            waited = wait(&mut spins, go_on);
         }
     }
 }
