@@ -1,4 +1,5 @@
-//! Measures reads of a store and the memory for each pair: `cargo run --release -p caravan-store --example figures [KEYS]`.
+//! Measures reads of a store and the memory for each pair: `cargo run --release -p caravan-store --example
+//! figures [KEYS]`.
 //!
 //! The keys have 16 bytes and the values 32. "Beside a writer" is while another process writes all the time.
 
@@ -28,7 +29,8 @@ fn random(state: &mut u64) -> u64 {
     z ^ z >> 31
 }
 
-/// Returns the time that this thread has had a core, which other programs on the machine change less than the time that has passed.
+/// Returns the time that this thread has had a core, which other programs on the machine change less than the
+/// time that has passed.
 fn processor_seconds() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9

@@ -1,8 +1,9 @@
-//! The owner's allocator: which places are in use. It lives in private memory of the owner; readers see only the class of each block.
+//! The owner's allocator: which places are in use. It lives in private memory of the owner; readers see only
+//! the class of each block.
 //!
-//! Invariants: a place that is in use lies in a block of objects, at a multiple of its class's size; `used_count` of a block
-//! is the number of bits set in `used`; a block is in `partial` of its class if it has a free place, and
-//! maybe if it has none; a block changes its class only when nothing in it is in use.
+//! Invariants: a place that is in use lies in a block of objects, at a multiple of its class's size;
+//! `used_count` of a block is the number of bits set in `used`; a block is in `partial` of its class if it
+//! has a free place, and maybe if it has none; a block changes its class only when nothing in it is in use.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -141,8 +142,8 @@ impl Blocks {
         self.memory_bytes
     }
 
-    /// Reserves a place for an object with `payload` bytes, in the block of `near` if its class suits and it has room.
-    /// Returns the place with the incarnation that the object there will have.
+    /// Reserves a place for an object with `payload` bytes, in the block of `near` if its class suits and it
+    /// has room. Returns the place with the incarnation that the object there will have.
     pub(crate) fn reserve(
         &self,
         view: &StoreView,
@@ -180,8 +181,9 @@ impl Blocks {
         StoreError::Full { needed_bytes, used_bytes, memory_bytes: self.memory_bytes }
     }
 
-    /// Gives an empty block of another class to the class of objects with `bytes` bytes, header included, and returns whether there was one.
-    /// The caller excludes all commits: one of them could be about to lock an object that was in the block.
+    /// Gives an empty block of another class to the class of objects with `bytes` bytes, header included, and
+    /// returns whether there was one. The caller excludes all commits: one of them could be about to lock an
+    /// object that was in the block.
     pub(crate) fn change_empty_block(&self, view: &StoreView, bytes: usize) -> bool {
         let mut state = self.state();
         let (Some(block), Some(class)) = (state.empty_block(), class_for(bytes)) else { return false };
@@ -264,8 +266,8 @@ impl Blocks {
         self.state().free_shards.push(place);
     }
 
-    /// Returns the place in use at or after slot `slot` of block `block`, of class `only` if that is given, and the slot after it; goes on
-    /// in the next block, and returns `None` after the last one.
+    /// Returns the place in use at or after slot `slot` of block `block`, of class `only` if that is given,
+    /// and the slot after it; goes on in the next block, and returns `None` after the last one.
     pub(crate) fn next_used(
         &self,
         view: &StoreView,
@@ -354,7 +356,8 @@ impl BlocksState {
         let newest = heads(old).map(|offset| view.load(place + offset)).max().unwrap_or(0);
         // Readers by an old address see the block without a class until its headers are there.
         store_word(view, class_place, BlockWord { changes: word.changes + 1, class: None }.to_word());
-        // Pairs with the acquire fence in `protocol::read`: who sees a word stored below sees the changed class, too.
+        // Pairs with the acquire fence in `protocol::read`: who sees a word stored below sees the changed
+        // class, too.
         std::sync::atomic::fence(Ordering::Release);
         // An address of before most likely has another incarnation than a number that is new for each change.
         let shape =

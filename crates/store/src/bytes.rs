@@ -1,4 +1,5 @@
-//! Bytes in shared words: copied and compared by relaxed loads of 8 bytes, stored by relaxed stores of 8 bytes.
+//! Bytes in shared words: copied and compared by relaxed loads of 8 bytes, stored by relaxed stores of 8
+//! bytes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,4 +1,5 @@
-//! The commit of a transaction on the owner: lock what it writes, take a time, check that what it read has not changed, apply.
+//! The commit of a transaction on the owner: lock what it writes, take a time, check that what it read has
+//! not changed, apply.
 //!
 //! | step | what | if it fails |
 //! |---|---|---|
@@ -8,7 +9,8 @@
 //! | validate | all that was read has the version of then, and no lock of others | undo, conflict |
 //! | apply | bytes, checksum, new version, for each object; then the buckets' versions | cannot fail |
 //!
-//! No step waits for a lock, so there is no deadlock: a transaction that meets one gives up and is tried again.
+//! No step waits for a lock, so there is no deadlock: a transaction that meets one gives up and is tried
+//! again.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -102,7 +104,8 @@ struct CommitSteps<'c> {
 }
 
 impl StoreCore {
-    /// Commits; the caller holds the gate. Returns the hash of a key whose shard should be split. An error means that nothing has happened.
+    /// Commits; the caller holds the gate. Returns the hash of a key whose shard should be split. An error
+    /// means that nothing has happened.
     pub(crate) fn commit(&self, reads: &[ReadRecord], writes: WriteSet) -> Result<Option<u64>, StoreError> {
         let mut commit = CommitSteps {
             core: self,

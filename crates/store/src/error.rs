@@ -5,13 +5,19 @@ use crate::limits;
 #[non_exhaustive]
 pub enum StoreError {
     /// The key is longer than a key may be.
-    #[error("the key has {bytes} bytes; the limit is {limit}: use a shorter key, such as a digest", limit = limits::KEY_BYTES_MAX)]
+    #[error(
+        "the key has {bytes} bytes; the limit is {}: use a shorter key, such as a digest",
+        limits::KEY_BYTES_MAX
+    )]
     KeyTooLong {
         /// The number of bytes in the key.
         bytes: usize,
     },
     /// The value is longer than a value may be.
-    #[error("the value has {bytes} bytes; the limit is {limit}: store it in several keys", limit = limits::VALUE_BYTES_MAX)]
+    #[error(
+        "the value has {bytes} bytes; the limit is {}: store it in several keys",
+        limits::VALUE_BYTES_MAX
+    )]
     ValueTooLong {
         /// The number of bytes in the value.
         bytes: usize,
@@ -31,11 +37,9 @@ pub enum StoreError {
     /// The options contradict each other or a limit.
     #[error("the options of the store are not usable: {0}")]
     Options(String),
-    /// Another transaction changed what this one has read. `transaction` runs the body again by itself: the body
-    /// hands this error on.
-    #[error(
-        "another transaction changed what this one has read; return this error from the body, which is then run again"
-    )]
+    /// Another transaction changed what this one has read. `transaction` runs the body again by itself: the
+    /// body hands this error on.
+    #[error("another transaction changed what this one has read; return this error from the body")]
     Conflict,
     /// A required version is not the current one.
     #[error("the key has another version than the one that was required: read it again")]
@@ -44,7 +48,10 @@ pub enum StoreError {
     #[error("no object is at {0}: it was freed, or the address is of another store")]
     NoObject(crate::ObjectAddress),
     /// A transaction has more reads and writes than one may have.
-    #[error("the transaction has more than {limit} reads and writes: split it", limit = limits::TRANSACTION_OPERATIONS_MAX)]
+    #[error(
+        "the transaction has more than {} reads and writes: split it",
+        limits::TRANSACTION_OPERATIONS_MAX
+    )]
     TransactionTooLarge,
     /// The body of a transaction called the store instead of the transaction.
     #[error(

@@ -1,4 +1,5 @@
-//! Faults that tests plant, to prove that their checks notice them. Without the feature `faults` there are none, and no code for them.
+//! Faults that tests plant, to prove that their checks notice them. Without the feature `faults` there are
+//! none, and no code for them.
 
 #[cfg(feature = "faults")]
 use std::sync::atomic::{AtomicU8, Ordering};

@@ -21,7 +21,8 @@ pub(crate) const HEADER_WORDS: usize = 3;
 /// The bytes of an object's header.
 pub(crate) const HEADER_BYTES: usize = 8 * HEADER_WORDS;
 
-/// "CaraStr1" in the order of the machine's bytes: another format, or a machine of the other order, does not match.
+/// "CaraStr1" in the order of the machine's bytes: another format, or a machine of the other order, does not
+/// match.
 pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"CaraStr1");
 /// The most bits of a hash that choose a shard.
 pub(crate) const DEPTH_MAX: u32 = 24;

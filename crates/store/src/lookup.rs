@@ -29,8 +29,10 @@ fn hashed(
     let old = value.as_ref().map_or(0, |value| value.len());
     let located = view.settle(|| {
         if let Some(value) = value.as_deref_mut() {
-            value.truncate(old);
-            return view.lookup(hash, key, |payload| payload.copy_value(value));
+            return view.lookup(hash, key, |payload| {
+                value.truncate(old);
+                payload.copy_value(value);
+            });
         }
         view.lookup(hash, key, |_| ())
     });
@@ -46,8 +48,8 @@ fn hashed(
     Ok(Some(located?.0).filter(|_| is_there))
 }
 
-/// Looks keys up, several at a time: first all their buckets are asked for, then their objects, and then they are read. Returns how
-/// many were found.
+/// Looks keys up, several at a time: first all their buckets are asked for, then their objects, and then they
+/// are read. Returns how many were found.
 pub(crate) fn many<K: AsRef<[u8]>>(
     view: &StoreView,
     keys: &[K],

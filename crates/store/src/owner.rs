@@ -81,8 +81,9 @@ impl StoreCore {
 
     /// Returns the time of a commit that has locked all that it writes.
     ///
-    /// A reader that sees this time in a version then sees the locks of all commits with earlier times: each of them locked before it
-    /// took its time (release, here), and this one took its own after it (acquire, here), before it published its versions.
+    /// A reader that sees this time in a version then sees the locks of all commits with earlier times: each
+    /// of them locked before it took its time (release, here), and this one took its own after it (acquire,
+    /// here), before it published its versions.
     pub(crate) fn next_time(&self) -> u64 {
         let clock = self.view.unit(word::TIME, 1).and_then(|words| words.first());
         clock.map_or(0, |clock| clock.fetch_add(1, Ordering::AcqRel) + 1)
@@ -94,8 +95,8 @@ impl StoreCore {
     }
 }
 
-/// Which places the owner's threads have touched since the eviction last came by: a bit for each 64 bytes of the region. Without
-/// eviction there are none.
+/// Which places the owner's threads have touched since the eviction last came by: a bit for each 64 bytes of
+/// the region. Without eviction there are none.
 #[derive(Debug)]
 pub(crate) struct TouchedMarks {
     bits: Vec<AtomicU64>,

@@ -1,9 +1,11 @@
-//! How a unit (an object, or a bucket of the table) is read while it may be written: the order of loads, stores and fences.
+//! How a unit (an object, or a bucket of the table) is read while it may be written: the order of loads,
+//! stores and fences.
 //!
-//! A unit is some words, of which word 0 is its version with a lock bit. A writer locks, fences (release), stores,
-//! and unlocks with a new version by a release store. A reader loads the version, fences (acquire), loads the rest, fences
-//! (acquire), and loads the version again. If any of its loads saw a store of a writer, the writer's fence and the reader's second fence
-//! make the second version another one than the first. (Boehm: Can Seqlocks Get Along With Programming Language Memory Models?, MSPC 2012.)
+//! A unit is some words, of which word 0 is its version with a lock bit. A writer locks, fences (release),
+//! stores, and unlocks with a new version by a release store. A reader loads the version, fences (acquire),
+//! loads the rest, fences (acquire), and loads the version again. If any of its loads saw a store of a
+//! writer, the writer's fence and the reader's second fence make the second version another one than the
+//! first. (Boehm: Can Seqlocks Get Along With Programming Language Memory Models?, MSPC 2012.)
 //!
 //! All of it is here, over a trait, so that a model checker can run it on atomics of its own.
 
@@ -26,7 +28,8 @@ pub trait UnitWords {
     fn store(&self, index: usize, value: u64);
     /// Stores word 0; release: pairs with the first acquire fence of [`read`].
     fn publish(&self, version: u64);
-    /// Replaces word 0 if it is `current`, and returns whether it was; acquire: pairs with `publish` of the writer before.
+    /// Replaces word 0 if it is `current`, and returns whether it was; acquire: pairs with `publish` of the
+    /// writer before.
     fn exchange(&self, current: u64, new: u64) -> bool;
     /// An acquire fence.
     fn fence_acquire(&self);
@@ -76,7 +79,8 @@ pub fn read<U: UnitWords + ?Sized, R>(unit: &U, body: impl FnOnce(u64) -> R) -> 
     if is_same { Ok((version, result)) } else { Err(Unsettled) }
 }
 
-/// Locks the unit if its version is `version`, which is not locked. The caller then stores, and calls [`unlock`].
+/// Locks the unit if its version is `version`, which is not locked. The caller then stores, and calls
+/// [`unlock`].
 #[inline]
 pub fn lock<U: UnitWords + ?Sized>(unit: &U, version: u64) -> bool {
     debug_assert_eq!(version & LOCKED, 0);

@@ -15,9 +15,10 @@ use crate::words::StoreWords;
 
 /// The keys and objects of a store that another process owns, read from its memory with plain loads.
 ///
-/// A reader has no right to write to the memory, so whatever happens to it, the store and other readers do not notice. It never calls
-/// the owner. If the owner was stopped or killed in the middle of a write, reads of just that key fail with
-/// [`StoreError::Contended`] after a while; all other reads go on. Threads share a reader by reference.
+/// A reader has no right to write to the memory, so whatever happens to it, the store and other readers do
+/// not notice. It never calls the owner. If the owner was stopped or killed in the middle of a write, reads
+/// of just that key fail with [`StoreError::Contended`] after a while; all other reads go on. Threads share a
+/// reader by reference.
 ///
 /// ```
 /// use caravan_store::{Reader, Store, StoreOptions};
@@ -36,7 +37,8 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Opens the memory of a store, by a descriptor from [`Store::reader_descriptor`](crate::Store::reader_descriptor).
+    /// Opens the memory of a store, by a descriptor from
+    /// [`Store::reader_descriptor`](crate::Store::reader_descriptor).
     pub fn open(descriptor: OwnedFd) -> Result<Self, StoreError> {
         Ok(Self { view: StoreView::new(StoreWords::of_reader(&descriptor)?)? })
     }
@@ -46,7 +48,8 @@ impl Reader {
         Ok(self.entry(key)?.map(|entry| entry.value))
     }
 
-    /// Appends the value of `key` to `value`, and returns the version and expiry; for callers that reuse a buffer.
+    /// Appends the value of `key` to `value`, and returns the version and expiry; for callers that reuse a
+    /// buffer.
     #[inline]
     pub fn get_into(&self, key: &[u8], value: &mut Vec<u8>) -> Result<Option<EntryHead>, StoreError> {
         Ok(head(lookup::one(&self.view, key, Some(value))?))
@@ -98,8 +101,8 @@ impl Reader {
         self.view.now_ms()
     }
 
-    /// Runs `body` on one state of the store: everything that it reads was true at one moment. If a write interferes, a
-    /// method returns [`StoreError::Conflict`], which `body` hands on, and `body` is run again.
+    /// Runs `body` on one state of the store: everything that it reads was true at one moment. If a write
+    /// interferes, a method returns [`StoreError::Conflict`], which `body` hands on, and `body` is run again.
     ///
     /// ```
     /// # use caravan_store::{Reader, Store, StoreError, StoreOptions};
@@ -109,8 +112,8 @@ impl Reader {
     ///     tx.put(b"debit", b"7")?;
     ///     tx.put(b"credit", b"7")
     /// })?;
-    /// let (debit, credit) = reader.transaction(|tx| Ok::<_, StoreError>((tx.get(b"debit")?, tx.get(b"credit")?)))?;
-    /// assert_eq!(debit, credit);
+    /// let both = reader.transaction(|tx| Ok::<_, StoreError>([tx.get(b"debit")?, tx.get(b"credit")?]))?;
+    /// assert_eq!(both[0], both[1]);
     /// # Ok::<(), StoreError>(())
     /// ```
     pub fn transaction<T, E: From<StoreError>>(

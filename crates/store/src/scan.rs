@@ -1,8 +1,9 @@
 //! Scans of all keys, which growth of the table does not disturb.
 //!
-//! The shards are visited in the order of their suffixes with the bits reversed: a shard covers a range of the reversed hashes, and the shards that it
-//! is split into cover the two halves of that range. A cursor is the start of a range in its high bits, and a bucket there.
-//! If the shard has been split meanwhile, the scan goes on in the first half at that bucket, and visits all of the second one.
+//! The shards are visited in the order of their suffixes with the bits reversed: a shard covers a range of
+//! the reversed hashes, and the shards that it is split into cover the two halves of that range. A cursor is
+//! the start of a range in its high bits, and a bucket there. If the shard has been split meanwhile, the scan
+//! goes on in the first half at that bucket, and visits all of the second one.
 
 use crate::entry::ScanCursor;
 use crate::error::StoreError;
@@ -55,7 +56,8 @@ impl StoreView {
         Ok(ScanCursor(range << BUCKET_BITS | line))
     }
 
-    /// Collects the keys whose home is a line of the shard for `suffix`, as of one moment, and returns the shard's depth.
+    /// Collects the keys whose home is a line of the shard for `suffix`, as of one moment, and returns the
+    /// shard's depth.
     fn keys_at(&self, suffix: u64, line: u64, keys: &mut Vec<Vec<u8>>) -> Result<u32, Unsettled> {
         let home = self.shard(suffix) + BUCKET_BYTES * line;
         let both = self.unit(home, 2 * BUCKET_BYTES as usize / 8).ok_or(Unsettled)?;

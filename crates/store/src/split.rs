@@ -1,8 +1,8 @@
 //! The growth of the table: one shard becomes two, while readers go on.
 //!
-//! The two new shards are complete before an entry of the directory leads to them, and the old one stays as it is until all entries do: as no
-//! commit runs meanwhile, a reader finds the same keys in either. Then every bucket of the old shard says that its keys are
-//! elsewhere, under a new version.
+//! The two new shards are complete before an entry of the directory leads to them, and the old one stays as
+//! it is until all entries do: as no commit runs meanwhile, a reader finds the same keys in either. Then
+//! every bucket of the old shard says that its keys are elsewhere, under a new version.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -30,7 +30,8 @@ impl StoreCore {
         Ok(())
     }
 
-    /// Tells whether a shard with so many keys should be split. Where there is no memory for that, not every further key tries again.
+    /// Tells whether a shard with so many keys should be split. Where there is no memory for that, not every
+    /// further key tries again.
     pub(crate) fn is_too_full(&self, keys: u64) -> bool {
         let threshold = HOMES * SLOTS as u64 * SHARD_FULL_PERCENT / 100;
         keys > threshold && (keys - threshold) % 64 == 1
@@ -124,7 +125,8 @@ impl StoreCore {
         self.view.unit(chain + 8 * HEADER_WORDS as u64, 1 + CHAIN_SLOTS)
     }
 
-    /// Locks and empties all lines of a shard that no entry leads to. A reader may still come by an old entry.
+    /// Locks and empties all lines of a shard that no entry leads to. A reader may still come by an old
+    /// entry.
     fn start_shard(&self, shard: u64, time: u64) {
         for unit in self.lines(shard) {
             // The first shards of a block have the version 0.
@@ -150,7 +152,8 @@ impl StoreCore {
         }
     }
 
-    /// Says in all buckets of a shard that their keys are elsewhere, and gives its chains and its memory back.
+    /// Says in all buckets of a shard that their keys are elsewhere, and gives its chains and its memory
+    /// back.
     fn retire_shard(&self, shard: u64) {
         let version = version::new(self.next_time(), false);
         let mut chains = Vec::new();

@@ -62,8 +62,9 @@ impl Store {
         Ok(Self { core: StoreCore::new(&options)? })
     }
 
-    /// Returns a descriptor by which another process can open a [`Reader`](crate::Reader): it gives the right to read all
-    /// of the store, and not to write. The caller hands it over, by `caravan_segment::passing` for example.
+    /// Returns a descriptor by which another process can open a [`Reader`](crate::Reader): it gives the right
+    /// to read all of the store, and not to write. The caller hands it over, by `caravan_segment::passing`
+    /// for example.
     pub fn reader_descriptor(&self) -> Result<OwnedFd, StoreError> {
         self.core.blocks.reader_descriptor()
     }
@@ -73,7 +74,8 @@ impl Store {
         Ok(self.entry(key)?.map(|entry| entry.value))
     }
 
-    /// Appends the value of `key` to `value`, and returns the version and expiry; for callers that reuse a buffer.
+    /// Appends the value of `key` to `value`, and returns the version and expiry; for callers that reuse a
+    /// buffer.
     pub fn get_into(&self, key: &[u8], value: &mut Vec<u8>) -> Result<Option<EntryHead>, StoreError> {
         let located = lookup::one(&self.core.view, key, Some(value))?;
         Ok(self.seen(located))
@@ -108,10 +110,11 @@ impl Store {
         Ok(self.head(key)?.map_or(KeyVersion::ABSENT, |head| head.version))
     }
 
-    /// Looks up all `keys`, and calls `each` with the index of each key and its value, in order. Each
-    /// value is read on its own: together they are no snapshot.
+    /// Looks up all `keys`, and calls `each` with the index of each key and its value, in order. Each value
+    /// is read on its own: together they are no snapshot.
     ///
-    /// The memory of many keys is on its way to the processor at once, so this is several times as fast as looking them up one by one.
+    /// The memory of many keys is on its way to the processor at once, so this is several times as fast as
+    /// looking them up one by one.
     ///
     /// ```
     /// # use caravan_store::{Store, StoreError, StoreOptions};
@@ -170,12 +173,14 @@ impl Store {
         lookup::object(&self.core.view, address)
     }
 
-    /// Runs `body` as one transaction: all of its writes happen, at one moment and with all of its reads still true, or none.
+    /// Runs `body` as one transaction: all of its writes happen, at one moment and with all of its reads
+    /// still true, or none.
     ///
-    /// If another transaction interferes, a method of [`Transaction`] returns [`StoreError::Conflict`], which `body`
-    /// must hand on, or the commit fails; `body` is then run again, so it should have no other effects.
-    /// What a body sees is always the state of one moment, even if it is then run again. Any other error of `body` ends the transaction without
-    /// a write, and is returned. `body` may not call writing methods of the store ([`StoreError::Nested`]).
+    /// If another transaction interferes, a method of [`Transaction`] returns [`StoreError::Conflict`], which
+    /// `body` must hand on, or the commit fails; `body` is then run again, so it should have no other
+    /// effects. What a body sees is always the state of one moment, even if it is then run again. Any other
+    /// error of `body` ends the transaction without a write, and is returned. `body` may not call writing
+    /// methods of the store ([`StoreError::Nested`]).
     ///
     /// ```
     /// # use caravan_store::{Store, StoreError, StoreOptions};
@@ -231,8 +236,9 @@ impl Store {
         Err(StoreError::Conflict.into())
     }
 
-    /// Returns some keys and where to go on: about `count` of them, more where many lie together, none where there are none. A
-    /// key that exists from the start of a scan to its end is returned at least once, whatever else changes; a key may be returned twice.
+    /// Returns some keys and where to go on: about `count` of them, more where many lie together, none where
+    /// there are none. A key that exists from the start of a scan to its end is returned at least once,
+    /// whatever else changes; a key may be returned twice.
     ///
     /// ```
     /// # use caravan_store::{ScanCursor, Store, StoreError, StoreOptions};
@@ -260,7 +266,8 @@ impl Store {
         self.core.view.scan(cursor, count, &mut each)
     }
 
-    /// Returns a key that exists, chosen at random, or `None` if the store is empty. `random` is a random number.
+    /// Returns a key that exists, chosen at random, or `None` if the store is empty. `random` is a random
+    /// number.
     pub fn random_key(&self, random: u64) -> Result<Option<Vec<u8>>, StoreError> {
         self.core.random_key(random)
     }
@@ -271,8 +278,9 @@ impl Store {
         self.core.clear()
     }
 
-    /// Sets the store's clock, by which keys expire, to `now_ms`; an earlier time than before changes nothing. The store has no
-    /// clock of its own: without this call, no key expires. Milliseconds since 1970 are what the Redis protocol speaks.
+    /// Sets the store's clock, by which keys expire, to `now_ms`; an earlier time than before changes
+    /// nothing. The store has no clock of its own: without this call, no key expires. Milliseconds since 1970
+    /// are what the Redis protocol speaks.
     pub fn publish_now(&self, now_ms: u64) {
         if let Some([now]) = self.core.view.unit(word::NOW_MS, 1) {
             now.fetch_max(now_ms, std::sync::atomic::Ordering::Relaxed);
@@ -284,8 +292,8 @@ impl Store {
         self.core.view.now_ms()
     }
 
-    /// Removes keys that have expired: looks at about `count` keys, going on where the last call stopped, and returns how many it removed. An
-    /// expired key is invisible at once; this gives its memory back.
+    /// Removes keys that have expired: looks at about `count` keys, going on where the last call stopped, and
+    /// returns how many it removed. An expired key is invisible at once; this gives its memory back.
     pub fn remove_expired(&self, count: usize) -> Result<u64, StoreError> {
         let _running = RunningBody::of(self)?;
         self.core.remove_expired(count)
@@ -296,9 +304,10 @@ impl Store {
         self.core.counts()
     }
 
-    /// Compares objects with their checksums: about `count` of them, going on where the last call stopped. Calls `damaged` with the address of each
-    /// whose bytes have changed without a write, which is a fault of the machine's memory or of a program with the right to write.
-    /// Returns the number of objects compared, less than `count` only at the end of a round through all of them.
+    /// Compares objects with their checksums: about `count` of them, going on where the last call stopped.
+    /// Calls `damaged` with the address of each whose bytes have changed without a write, which is a fault of
+    /// the machine's memory or of a program with the right to write. Returns the number of objects compared,
+    /// less than `count` only at the end of a round through all of them.
     ///
     /// ```
     /// # use caravan_store::{Store, StoreError, StoreOptions};
@@ -311,8 +320,9 @@ impl Store {
         self.core.scrub(count, damaged)
     }
 
-    /// Checks, while no commit runs, that all memory in use can be reached: each key is where its hash leads to, once, each object in use has a key, is a
-    /// part of the table, or was allocated, and all counters agree. For tests; it takes as long as a read of everything.
+    /// Checks, while no commit runs, that all memory in use can be reached: each key is where its hash leads
+    /// to, once, each object in use has a key, is a part of the table, or was allocated, and all counters
+    /// agree. For tests; it takes as long as a read of everything.
     pub fn audit(&self) -> Result<(), StoreError> {
         let _running = RunningBody::of(self)?;
         self.core.audit()

@@ -1,9 +1,10 @@
-//! The table: which object holds a key. Chained associative hopscotch: a key is in its bucket or the next one, or else in
-//! the chain of its bucket.
+//! The table: which object holds a key. Chained associative hopscotch: a key is in its bucket or the next
+//! one, or else in the chain of its bucket.
 //!
-//! Invariants: a key has at most one slot. All slots of keys whose home is a bucket, wherever they lie, change only while that bucket is
-//! locked, and then its version changes: so an unchanged, unlocked version proves that a key is absent. A
-//! bucket says which hashes it is for, so a reader that came by an old entry of the directory notices.
+//! Invariants: a key has at most one slot. All slots of keys whose home is a bucket, wherever they lie,
+//! change only while that bucket is locked, and then its version changes: so an unchanged, unlocked version
+//! proves that a key is absent. A bucket says which hashes it is for, so a reader that came by an old entry
+//! of the directory notices.
 //!
 //! | word of a bucket | contents |
 //! |---|---|
@@ -11,8 +12,9 @@
 //! | 1 | depth plus 1 (0 if its keys are elsewhere) 6, suffix 24, place of the first bucket of the chain divided by 8, 34 |
 //! | 2 to 7 | slots: 0, or tag 8, incarnation 16, place 40 |
 //!
-//! A shard has 1,024 lines of 64 bytes: line 0 is a bucket that holds nothing but the number of keys in the shard, the last line is only the
-//! next one of the line before. A bucket of a chain is an object: next / 8 in word 0 of its payload, slots in the others.
+//! A shard has 1,024 lines of 64 bytes: line 0 is a bucket that holds nothing but the number of keys in the
+//! shard, the last line is only the next one of the line before. A bucket of a chain is an object: next / 8
+//! in word 0 of its payload, slots in the others.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -40,7 +42,8 @@ const PLACE_BITS: u32 = 40;
 /// The second word of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BucketWord {
-    /// How many low bits of a hash the keys here have in common, and those bits; `None` if the keys are elsewhere.
+    /// How many low bits of a hash the keys here have in common, and those bits; `None` if the keys are
+    /// elsewhere.
     pub(crate) keys: Option<HashSuffix>,
     /// The place of the first bucket of the chain, or 0.
     pub(crate) chain: u64,
@@ -137,7 +140,8 @@ impl StoreView {
         shard
     }
 
-    /// Looks a key up once; `body` sees the payload of its object.
+    /// Looks a key up once; `body` sees the payload of its object, and maybe before that others or torn ones, whose
+    /// results are dropped.
     #[inline]
     pub(crate) fn lookup<R>(
         &self,
@@ -151,13 +155,14 @@ impl StoreView {
         both.fence_acquire();
         let bucket = BucketWord::from_word(both.load(1));
         let slots = both[SLOTS_FROM..8].iter().chain(&both[8 + SLOTS_FROM..]);
-        let mut found = self.find(hash, key, slots, &mut body)?;
+        let mut is_settled = true;
+        let mut found = self.find(hash, key, slots, &mut is_settled, &mut body);
         let mut chain = bucket.chain;
         let mut buckets = 0;
         while found.is_none() && chain != 0 {
             buckets += 1;
             let unit = self.unit(chain + HEADER_BYTES as u64, 1 + CHAIN_SLOTS).ok_or(Unsettled)?;
-            found = self.find(hash, key, &unit[1..], &mut body)?;
+            found = self.find(hash, key, &unit[1..], &mut is_settled, &mut body);
             chain = unit.load(0) << 3;
             if buckets > CHAIN_BUCKETS_MAX {
                 return Err(Unsettled);
@@ -167,6 +172,9 @@ impl StoreView {
             return Ok((LocatedKey::Present { address, head, home, slot_place }, Some(result)));
         }
         both.fence_acquire();
+        if !is_settled {
+            return Err(Unsettled);
+        }
         let is_unchanged = version & version::LOCKED == 0 && both.load(0) == version && bucket.is_for(hash);
         if !is_unchanged && !is_planted(PlantedFault::HastyAbsence) {
             return Err(Unsettled);
@@ -174,16 +182,18 @@ impl StoreView {
         Ok((LocatedKey::Absent { home, version }, None))
     }
 
-    /// Looks for the key among slots. An object that holds it proves that it is there, however its slot was found; a
-    /// slot whose object is gone proves nothing, as it may have changed since: the home bucket's version tells.
+    /// Looks for the key among slots. An object that holds it proves that it is there, however its slot was
+    /// found; a slot whose object is gone proves nothing, as it may have changed since: the home bucket's
+    /// version tells.
     #[inline]
     fn find<'w, R>(
         &self,
         hash: u64,
         key: &[u8],
         slots: impl IntoIterator<Item = &'w AtomicU64>,
+        is_settled: &mut bool,
         body: &mut impl FnMut(ObjectPayload<'_>) -> R,
-    ) -> Result<Option<FoundKey<R>>, Unsettled> {
+    ) -> Option<FoundKey<R>> {
         for cell in slots {
             let slot = cell.load(Ordering::Relaxed);
             if slot == 0 || slot >> 56 != tag(hash) {
@@ -192,16 +202,18 @@ impl StoreView {
             // The object was stored before its slot.
             self.fence_acquire();
             let address = TableSlot(slot).address();
-            let read = self.object(address.place, |payload| payload.has_key(key).then(|| body(payload)))?;
-            if let AtPlace::Object((head, Some(result))) = read {
+            let read = self.object(address.place, |payload| payload.has_key(key).then(|| body(payload)));
+            // It may be another key's, and this key further on.
+            *is_settled &= read.is_ok();
+            if let Ok(AtPlace::Object((head, Some(result)))) = read {
                 let is_same = head.shape.incarnation == address.incarnation;
                 if is_same && head.shape.has(crate::layout::ObjectShape::KEYED) {
                     let slot_place = self.words.place_of(cell);
-                    return Ok(Some(FoundKey { slot_place, address, head, result }));
+                    return Some(FoundKey { slot_place, address, head, result });
                 }
             }
         }
-        Ok(None)
+        None
     }
 
     /// Asks for the objects to which slots near `home` with the tag of `hash` lead.

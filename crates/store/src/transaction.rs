@@ -1,9 +1,10 @@
 //! A transaction: what it has read, and what it will write.
 //!
-//! What it has read is at each moment the state of one moment (opacity). Each version carries the time of its commit, and the
-//! transaction begins with the clock's time. When it meets a later time, it first checks that everything it has read before
-//! is unchanged. The commit with that time held all its locks when it took the time, and so did all commits with
-//! earlier times: at that moment every value read was current. A version with an earlier time was there by then, or locked.
+//! What it has read is at each moment the state of one moment (opacity). Each version carries the time of its
+//! commit, and the transaction begins with the clock's time. When it meets a later time, it first checks that
+//! everything it has read before is unchanged. The commit with that time held all its locks when it took the
+//! time, and so did all commits with earlier times: at that moment every value read was current. A version
+//! with an earlier time was there by then, or locked.
 
 use std::collections::btree_map::Entry;
 
@@ -79,10 +80,10 @@ impl ReadSet {
         let hash = view.hash(key);
         let mut value = Vec::new();
         for _ in 0..READ_ATTEMPTS {
-            value.clear();
             let read = view.lookup(hash, key, |payload| {
+                value.clear();
                 if copy {
-                    payload.copy_value(&mut value)
+                    payload.copy_value(&mut value);
                 }
             });
             match read {
@@ -151,8 +152,8 @@ impl<'s> Transaction<'s> {
         Ok(self.entry(key)?.map(|entry| entry.value))
     }
 
-    /// Returns the value of `key` with its version and expiry. What this transaction has put has no version yet
-    /// ([`KeyVersion::ABSENT`]).
+    /// Returns the value of `key` with its version and expiry. What this transaction has put has no version
+    /// yet ([`KeyVersion::ABSENT`]).
     pub fn entry(&mut self, key: &[u8]) -> Result<Option<StoreEntry>, StoreError> {
         match self.writes.keys.get(key) {
             Some(image) => Ok(image.as_ref().map(|image| {
@@ -166,8 +167,8 @@ impl<'s> Transaction<'s> {
         }
     }
 
-    /// Fails with [`StoreError::VersionChanged`] unless `key` has this version in the store, now and at the commit.
-    /// What this transaction has put does not count.
+    /// Fails with [`StoreError::VersionChanged`] unless `key` has this version in the store, now and at the
+    /// commit. What this transaction has put does not count.
     pub fn require(&mut self, key: &[u8], version: KeyVersion) -> Result<(), StoreError> {
         let read = self.snapshot.key(&self.core.view, key, false);
         let stored = self.noted(read)?.map_or(KeyVersion::ABSENT, |entry| entry.head.version);
@@ -213,8 +214,8 @@ impl<'s> Transaction<'s> {
         Ok(())
     }
 
-    /// Allocates an object with these `bytes`, if possible in the same block of memory as `near`. It exists from the
-    /// commit on. Its address stays the same until it is freed.
+    /// Allocates an object with these `bytes`, if possible in the same block of memory as `near`. It exists
+    /// from the commit on. Its address stays the same until it is freed.
     pub fn alloc(&mut self, bytes: &[u8], near: Option<ObjectAddress>) -> Result<ObjectAddress, StoreError> {
         let image = ObjectImage::of_object(bytes)?;
         self.check_size()?;
@@ -225,7 +226,8 @@ impl<'s> Transaction<'s> {
         Ok(address)
     }
 
-    /// Returns the bytes of the object at `address`: what this transaction has written, or else what is in the store.
+    /// Returns the bytes of the object at `address`: what this transaction has written, or else what is in
+    /// the store.
     pub fn read(&mut self, address: ObjectAddress) -> Result<Vec<u8>, StoreError> {
         match self.writes.objects.get(&address) {
             Some(ObjectWrite::New(image) | ObjectWrite::Replace(image)) => Ok(image.payload().to_vec()),
@@ -237,7 +239,8 @@ impl<'s> Transaction<'s> {
         }
     }
 
-    /// Replaces the bytes of the object at `address`, if the new ones fit there ([`StoreError::ObjectTooSmall`]).
+    /// Replaces the bytes of the object at `address`, if the new ones fit there
+    /// ([`StoreError::ObjectTooSmall`]).
     pub fn write(&mut self, address: ObjectAddress, bytes: &[u8]) -> Result<(), StoreError> {
         let image = ObjectImage::of_object(bytes)?;
         self.check_owned(address)?;
@@ -266,7 +269,8 @@ impl<'s> Transaction<'s> {
         Ok(())
     }
 
-    /// Checks that there is an object at `address`, which belongs to no key; a later commit finds it unchanged.
+    /// Checks that there is an object at `address`, which belongs to no key; a later commit finds it
+    /// unchanged.
     fn check_owned(&mut self, address: ObjectAddress) -> Result<(), StoreError> {
         match self.writes.objects.get(&address) {
             Some(ObjectWrite::Free) => Err(StoreError::NoObject(address)),

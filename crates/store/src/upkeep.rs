@@ -15,8 +15,9 @@ use crate::table::{BucketWord, LocatedKey, TableSlot, home_line};
 use crate::view::{AtPlace, ObjectHead};
 
 impl StoreCore {
-    /// Makes room for an object of `bytes` bytes, header included: by giving its class an empty block, or by eviction. The caller
-    /// does not hold the gate. What is freed may be gone again when the caller tries, so it calls this again.
+    /// Makes room for an object of `bytes` bytes, header included: by giving its class an empty block, or by
+    /// eviction. The caller does not hold the gate. What is freed may be gone again when the caller tries, so
+    /// it calls this again.
     pub(crate) fn make_room(&self, bytes: u64) -> Result<(), StoreError> {
         let object_bytes = bytes as usize;
         {
@@ -31,8 +32,8 @@ impl StoreCore {
         Err(self.blocks.full(bytes))
     }
 
-    /// Removes a key of the same class that has not been touched since the last visit, or, if the class has no object, all keys of a
-    /// block. Returns whether anything was removed.
+    /// Removes a key of the same class that has not been touched since the last visit, or, if the class has
+    /// no object, all keys of a block. Returns whether anything was removed.
     fn evict(&self, object_bytes: usize) -> bool {
         let class = class_for(object_bytes).filter(|_| self.blocks.has_class(object_bytes));
         let mut block = None;
@@ -60,8 +61,8 @@ impl StoreCore {
         is_removed
     }
 
-    /// Moves a hand to the next place in use, from the last one to the first; returns the place and its block, `None` if
-    /// there is no place in use.
+    /// Moves a hand to the next place in use, from the last one to the first; returns the place and its
+    /// block, `None` if there is no place in use.
     fn next_place(&self, hand: &SweepHand, class: Option<u8>) -> Option<(u64, u32)> {
         let mut hand = hand.lock().unwrap_or_else(PoisonError::into_inner);
         let next = self.blocks.next_used(&self.view, hand.0, hand.1, class);

@@ -153,14 +153,16 @@ impl StoreView {
         let found = class_word.load(Ordering::Relaxed);
         let Some(BlockClass::Objects(class)) = BlockWord::from_word(found).class else { return None };
         let size = *CLASS_BYTES.get(usize::from(class))?;
-        // Only the start of an object begins with a header: elsewhere are bytes of users, who may imitate one.
+        // Only the start of an object begins with a header: elsewhere are bytes of users, who may imitate
+        // one.
         if offset % size != 0 || u64::from(offset) + u64::from(size) > layout::BLOCK_BYTES {
             return None;
         }
         Some((self.unit(place, size as usize / 8)?, class_word, found))
     }
 
-    /// Reads what is at `place` once; `body` sees the payload of an object, which may be torn until this returns.
+    /// Reads what is at `place` once; `body` sees the payload of an object, which may be torn until this
+    /// returns.
     #[inline]
     pub(crate) fn object<R>(
         &self,
@@ -217,8 +219,8 @@ impl StoreView {
         }
     }
 
-    /// Repeats `attempt` until it has read something settled: eight times at once, then with the processor left to others, for at
-    /// most [`limits::READ_WAIT`].
+    /// Repeats `attempt` until it has read something settled: eight times at once, then with the processor
+    /// left to others, for at most [`limits::READ_WAIT`].
     #[inline]
     pub(crate) fn settle<T>(
         &self,

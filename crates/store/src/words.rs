@@ -1,8 +1,8 @@
 //! The memory of a store, as words. `unsafe`: the mapping of a reader, and the words of either mapping.
 //!
-//! Invariants of [`StoreWords`]: `bytes` bytes from `base` on are mapped, shared and readable until drop, and writable if this process
-//! is the owner; no slice reaches past `committed` bytes, which the owner has backed with memory; the file is
-//! sealed against shrinking, so no access can fault.
+//! Invariants of [`StoreWords`]: `bytes` bytes from `base` on are mapped, shared and readable until drop, and
+//! writable if this process is the owner; no slice reaches past `committed` bytes, which the owner has backed
+//! with memory; the file is sealed against shrinking, so no access can fault.
 
 #![allow(unsafe_code, reason = "maps memory, and reads it as atomic words")]
 
@@ -62,7 +62,8 @@ impl StoreWords {
         if length < 4096 {
             return Err(StoreError::NotAStore("it is too small"));
         }
-        // SAFETY: a null hint lets the kernel choose addresses that nothing else uses; `length` is the file's size and not zero.
+        // SAFETY: a null hint lets the kernel choose addresses that nothing else uses; `length` is the file's
+        // size and not zero.
         let mapping =
             unsafe { rustix::mm::mmap(ptr::null_mut(), length, ProtFlags::READ, MapFlags::SHARED, file, 0) };
         let mapping = mapping.map_err(|error| StoreError::system("mmap", error))?;
@@ -81,17 +82,17 @@ impl StoreWords {
         self.committed.fetch_max(bytes.min(self.bytes), Ordering::Relaxed);
     }
 
-    /// Returns `count` words from `place` on, or `None` if they are not inside the committed memory or `place` is not a
-    /// multiple of 8. A reader may load from them, with relaxed order (loads of 8 bytes from read-only memory
-    /// are defined for relaxed order alone), and never store.
+    /// Returns `count` words from `place` on, or `None` if they are not inside the committed memory or
+    /// `place` is not a multiple of 8. A reader may load from them, with relaxed order (loads of 8 bytes from
+    /// read-only memory are defined for relaxed order alone), and never store.
     #[inline]
     pub(crate) fn words(&self, place: u64, count: usize) -> Option<&[AtomicU64]> {
         let end = place.checked_add((count as u64).checked_mul(8)?)?;
         if place % 8 != 0 || end > self.committed.load(Ordering::Relaxed) {
             return None;
         }
-        // SAFETY: the words are in bounds of the mapping, which lives as long as `self`, and aligned, as the mapping starts on
-        // a page. Atomics may be shared with writers in this or another process.
+        // SAFETY: the words are in bounds of the mapping, which lives as long as `self`, and aligned, as the
+        // mapping starts on a page. Atomics may be shared with writers in this or another process.
         Some(unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(place as usize).cast(), count) })
     }
 

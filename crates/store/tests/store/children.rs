@@ -1,4 +1,5 @@
-//! Processes of a test: this test binary again, which runs one role and says by its status whether its checks held.
+//! Processes of a test: this test binary again, which runs one role and says by its status whether its checks
+//! held.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, Stdio};

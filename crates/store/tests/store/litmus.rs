@@ -1,5 +1,5 @@
-//! The read protocol in every interleaving and with every value that weak memory may return (loom), and the proof that the model
-//! notices each order that is left out.
+//! The read protocol in every interleaving and with every value that weak memory may return (loom), and the
+//! proof that the model notices each order that is left out.
 
 use std::panic::catch_unwind;
 use std::sync::atomic::Ordering;

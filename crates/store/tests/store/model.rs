@@ -34,7 +34,8 @@ fn step() -> impl Strategy<Value = Step> {
 
 const KEYS: usize = 40;
 
-/// Keys of every form: empty, short, of 254 and 255 bytes, where their length is stored elsewhere, and the longest.
+/// Keys of every form: empty, short, of 254 and 255 bytes, where their length is stored elsewhere, and the
+/// longest.
 fn key(number: usize) -> Vec<u8> {
     let length = match number {
         0 => 0,

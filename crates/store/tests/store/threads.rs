@@ -1,5 +1,5 @@
-//! Transactions of several threads of the owner, and of a reader beside them. Each of these runs in a process of its own, so that a fault
-//! can be planted in it.
+//! Transactions of several threads of the owner, and of a reader beside them. Each of these runs in a process
+//! of its own, so that a fault can be planted in it.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -35,8 +35,8 @@ fn rounds(is_faulty: bool, mut round: impl FnMut() -> Result<(), String>) -> Res
     }
 }
 
-/// Threads move amounts between accounts, others sum all accounts up, in the owner and by a reader. Each sum is zero, also in a
-/// body that is then run again.
+/// Threads move amounts between accounts, others sum all accounts up, in the owner and by a reader. Each sum
+/// is zero, also in a body that is then run again.
 pub fn move_and_sum(_: OwnedFd, is_faulty: bool) -> Result<(), String> {
     const ACCOUNTS: usize = 24;
     let account = |at: usize| format!("account {at}").into_bytes();
