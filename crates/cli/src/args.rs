@@ -2,6 +2,7 @@
 
 mod engine;
 mod pipe;
+mod store;
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -16,6 +17,9 @@ pub use crate::args::engine::{
     EngineCheck, EngineCommand, EngineGraph, EngineReload, EngineRun, EngineTop, EngineTrace,
 };
 pub use crate::args::pipe::{Copy, CopyHalf, PipeArgs, Reach, Recv, Send, Telling};
+pub use crate::args::store::{
+    StoreChoice, StoreCommand, StoreDel, StoreEviction, StoreGet, StoreScan, StoreServe, StoreSet, StoreStat,
+};
 
 /// Move data between processes and hosts as fast as they can: pipes, packet networks, benchmarks, a live view.
 #[derive(Debug, Parser)]
@@ -31,6 +35,7 @@ Examples:
   caravan bench rdma                  a link over an RDMA device, beside perftest's programs
   caravan bench pipe                  a pipe between hosts, beside nc, socat, mbuffer, ssh and iperf3
   caravan engine run FILE             packet networks in worker processes
+  caravan store serve                 a key-value store that speaks the Redis protocol
   caravan pipe a:'CMD' b:'CMD'        commands on several hosts, joined by pipes
   caravan top                         every Caravan link of this host, refreshed each second
   caravan fabric db2.example.org      what this host has for RDMA, and each obstacle
@@ -65,6 +70,9 @@ pub enum Command {
     /// Run packet networks in worker processes; check, draw and change them
     #[command(subcommand, arg_required_else_help = true)]
     Engine(EngineCommand),
+    /// Serve a key-value store with the Redis protocol; read and change it
+    #[command(subcommand, arg_required_else_help = true)]
+    Store(StoreCommand),
     Top(TopArgs),
     Fabric(FabricArgs),
     Selftest(SelfTest),

@@ -1,7 +1,7 @@
 //! `caravan engine`: packet networks in worker processes.
 
 mod events;
-mod run;
+pub mod run;
 mod top;
 mod trace;
 

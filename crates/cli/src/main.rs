@@ -10,6 +10,7 @@ mod fabric;
 mod pipe;
 mod remote;
 mod selftest;
+mod store;
 mod top;
 
 use std::io::{ErrorKind, Write};
@@ -53,6 +54,7 @@ fn run(command: Command) -> Result<ExitCode, Error> {
         Command::PipeAgent(args) => remote::agent::run(&args),
         Command::Bench(bench) => caravan_bench::run(&bench).map_err(Error::from),
         Command::Engine(command) => engine::run(&command),
+        Command::Store(command) => store::run(&command),
         Command::Top(args) => top::run(&args),
         Command::Fabric(args) => fabric::run(&args),
         Command::Selftest(args) => selftest::run(&args),

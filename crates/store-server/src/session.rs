@@ -158,7 +158,7 @@ impl Session {
                 self.note(spec);
                 self.run(spec, words);
             }
-            Err(error) if self.queue.is_some() && words.is(0, "exec") => {
+            Err(error) if words.is(0, "exec") => {
                 self.queue = None;
                 self.forget_watched();
                 self.fail(&abort(&error));

@@ -14,3 +14,4 @@ mod pipe_bench;
 mod remote;
 mod selftest;
 mod sshd;
+mod store;

@@ -146,9 +146,23 @@ fn scan_options(words: CommandWords<'_>) -> Result<ScanOptions<'_>, CommandError
     Ok(options)
 }
 
+/// Reads a cursor as Redis does, by strtoul(3): nothing is 0, and a sign is allowed.
+fn scan_cursor(text: &[u8]) -> Option<u64> {
+    if text.is_empty() {
+        return Some(0);
+    }
+    let (digits, is_negative) = match text.split_first() {
+        Some((b'-', digits)) => (digits, true),
+        Some((b'+', digits)) => (digits, false),
+        _ => (text, false),
+    };
+    let is_number = digits.first().is_some_and(u8::is_ascii_digit);
+    let cursor: u64 = std::str::from_utf8(digits).ok().filter(|_| is_number)?.parse().ok()?;
+    Some(if is_negative { cursor.wrapping_neg() } else { cursor })
+}
+
 pub(crate) fn scan(session: &mut Session, words: CommandWords<'_>) -> Result<(), CommandError> {
-    let cursor = std::str::from_utf8(words.word(1)).ok().and_then(|cursor| cursor.parse::<u64>().ok());
-    let cursor = cursor.ok_or(CommandError::Said("ERR invalid cursor"))?;
+    let cursor = scan_cursor(words.word(1)).ok_or(CommandError::Said("ERR invalid cursor"))?;
     let options = scan_options(words)?;
     let is_kind = options.kind.is_none_or(|kind| kind.eq_ignore_ascii_case(b"string"));
     let mut found: Vec<Vec<u8>> = Vec::new();

@@ -172,14 +172,14 @@ pub(crate) fn getex(command: &mut KeyCommand<'_, '_>) -> Result<(), CommandError
     while index < words.len() {
         index += take_expiry(words, index, ("PERSIST", ExpiryOption::Never), &mut expiry)?;
     }
-    let at_ms = match expiry {
-        ExpiryOption::At(unit, index) => Some(absolute_ms(command, unit, index)?),
-        _ => None,
-    };
     let key = words.word(1);
     let Some(entry) = command.entry(key)? else {
         command.reply.null();
         return Ok(());
+    };
+    let at_ms = match expiry {
+        ExpiryOption::At(unit, index) => Some(absolute_ms(command, unit, index)?),
+        _ => None,
     };
     let is_past = at_ms.is_some_and(|at_ms| at_ms <= command.now_ms);
     let has_expiry = entry.head.expires_at_ms.is_some();

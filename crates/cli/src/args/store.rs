@@ -1,0 +1,223 @@
+//! The arguments of `caravan store`.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use caravan_bench::seconds;
+use clap::{Subcommand, ValueEnum};
+
+/// The name of a store whose user gives none.
+pub const STORE_NAME: &str = "default";
+
+/// A key-value store that speaks the Redis protocol.
+#[derive(Debug, Subcommand)]
+pub enum StoreCommand {
+    Serve(StoreServe),
+    Get(StoreGet),
+    Set(StoreSet),
+    Del(StoreDel),
+    Scan(StoreScan),
+    Stat(StoreStat),
+}
+
+/// Serve a store in memory until stopped
+///
+/// Serves a store with the Redis protocol on a UNIX socket, and with --port also on TCP. Prints one line when it is ready.
+/// Redis's clients work unchanged. The store is in memory: its keys are gone when the command ends. Ctrl-C or SIGTERM
+/// ends it in order. Exit status: 0 on SIGTERM, 130 on Ctrl-C, 1 if something failed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  caravan store serve
+  caravan store serve sessions --memory 1G --evict lru
+  caravan store serve --port 6379
+  caravan store serve --port 6379 --bind 192.0.2.7 --password-file secret
+
+Then, for example:
+  caravan store set greeting hello
+  redis-cli -s $XDG_RUNTIME_DIR/caravan/default.sock get greeting")]
+pub struct StoreServe {
+    /// The name of the store: letters, digits, '.', '_' and '-'
+    #[arg(default_value = STORE_NAME, value_parser = store_name)]
+    pub name: String,
+    /// Listen on this TCP port, too; 0 for one that the system chooses
+    #[arg(long, value_name = "N")]
+    pub port: Option<u16>,
+    /// The address of the port. Any but this host's own takes a password
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1", requires = "port")]
+    pub bind: IpAddr,
+    /// The path of the UNIX socket, instead of the one that follows from NAME
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// The memory of the store, everything included: bytes, or with K, M, G or T
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = memory_bytes)]
+    pub memory: u64,
+    /// What happens when the memory is used up
+    #[arg(long, value_name = "POLICY", default_value = "refuse")]
+    pub evict: StoreEviction,
+    /// A file with the password that clients must give, in its first line
+    #[arg(long, value_name = "FILE")]
+    pub password_file: Option<PathBuf>,
+    /// Print the line as a JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What a store does when its memory is used up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum StoreEviction {
+    /// Writes that need memory fail
+    Refuse,
+    /// Keys that were not used lately are deleted
+    Lru,
+}
+
+/// Which store a command speaks to.
+#[derive(Clone, Debug, clap::Args)]
+pub struct StoreChoice {
+    /// The name of the store
+    #[arg(short, long, value_name = "NAME", default_value = STORE_NAME, value_parser = store_name)]
+    pub name: String,
+    /// The path of the store's UNIX socket, instead of its name
+    #[arg(long, value_name = "PATH", conflicts_with = "name")]
+    pub socket: Option<PathBuf>,
+    /// A file with the password, in its first line
+    #[arg(long, value_name = "FILE")]
+    pub password_file: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Print the value of a key
+///
+/// Writes the bytes of the value to standard output as they are; to a terminal, with a line end and with escapes for what is no
+/// text. Exit status: 1 if there is no such key, or if something failed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  caravan store get greeting
+  caravan store get photo > photo.jpg
+  caravan store get greeting --json | jq -r .value")]
+pub struct StoreGet {
+    /// The key
+    pub key: String,
+    #[command(flatten)]
+    pub choice: StoreChoice,
+}
+
+/// Set the value of a key
+///
+/// Sets the value of a key, which loses its expiry unless a new one is given. Without VALUE, the value is what standard
+/// input brings, byte for byte. Exit status: 1 if something failed, otherwise 0.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  caravan store set greeting hello
+  caravan store set token abc --expire 60
+  caravan store set photo < photo.jpg")]
+pub struct StoreSet {
+    /// The key
+    pub key: String,
+    /// The value; standard input if left out
+    pub value: Option<String>,
+    /// Let the key expire after so many seconds
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    pub expire: Option<Duration>,
+    #[command(flatten)]
+    pub choice: StoreChoice,
+}
+
+/// Delete keys, and print how many existed
+///
+/// Deletes all of the keys at one moment, and prints the number of those that existed. Exit status: 1 if something
+/// failed, otherwise 0, also where no key existed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  caravan store del greeting
+  caravan store del a b c --json")]
+pub struct StoreDel {
+    /// The keys
+    #[arg(required = true)]
+    pub keys: Vec<String>,
+    #[command(flatten)]
+    pub choice: StoreChoice,
+}
+
+/// List the keys
+///
+/// Prints each key on a line, with escapes for what is no text, in no order. A key that exists all the time is printed
+/// once or more often; one that comes or goes meanwhile may be printed or not.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  caravan store scan
+  caravan store scan 'session:*'
+  caravan store scan --json | jq -r .key")]
+pub struct StoreScan {
+    /// A pattern, as for the Redis command SCAN: `*`, `?`, `[a-c]`
+    #[arg(default_value = "*")]
+    pub pattern: String,
+    #[command(flatten)]
+    pub choice: StoreChoice,
+}
+
+/// Show the counters of a store
+///
+/// Prints what the Redis command INFO returns: memory, clients, commands, hits and misses, expired and evicted keys, commits
+/// and conflicts of transactions. With --json, prints one object in which numbers are numbers.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  caravan store stat
+  caravan store stat --json | jq .used_memory")]
+pub struct StoreStat {
+    #[command(flatten)]
+    pub choice: StoreChoice,
+}
+
+/// The longest name of a store: it is a part of a socket's path, which has at most 107 bytes.
+const NAME_BYTES_MAX: usize = 40;
+
+fn store_name(text: &str) -> Result<String, String> {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
+    let fits = text.len() <= NAME_BYTES_MAX && !text.starts_with(['.', '-']) && !text.is_empty();
+    match fits && text.chars().all(is_plain) {
+        true => Ok(text.to_owned()),
+        false => Err("it takes 1 to 40 letters, digits, '.', '_' and '-', the first no '.' or '-'".into()),
+    }
+}
+
+fn memory_bytes(text: &str) -> Result<u64, String> {
+    let units = [("K", 10), ("M", 20), ("G", 30), ("T", 40), ("", 0)];
+    let upper = text.to_ascii_uppercase();
+    let found = units.iter().find_map(|(unit, shift)| Some((upper.strip_suffix(unit)?, shift)));
+    found
+        .and_then(|(number, shift)| number.parse::<u64>().ok()?.checked_mul(1 << shift))
+        .ok_or_else(|| "it takes a number of bytes, or one with K, M, G or T, such as 512M".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_binary_units() {
+        assert_eq!(memory_bytes("4194304"), Ok(4 << 20));
+        assert_eq!(memory_bytes("64m"), Ok(64 << 20));
+        assert_eq!(memory_bytes("1T"), Ok(1 << 40));
+        for text in ["", "M", "1.5G", "-1", "1GB", "99999999T"] {
+            assert!(memory_bytes(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn names_are_parts_of_paths() {
+        assert!(store_name("a-b_c.1").is_ok());
+        for text in ["", ".", "..", "-a", "a/b", "a b", &"a".repeat(41)] {
+            assert!(store_name(text).is_err(), "{text}");
+        }
+    }
+}

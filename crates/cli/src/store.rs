@@ -1,0 +1,225 @@
+//! `caravan store`: a server with the Redis protocol, and commands that speak to it.
+
+mod serve;
+
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal, Read, Write, stdin, stdout};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use caravan_segment::printable;
+use caravan_store_server::{StoreAnswer, StoreClient};
+use serde_json::{Map, Value, json};
+
+use crate::args::{StoreChoice, StoreCommand, StoreDel, StoreGet, StoreScan, StoreSet, StoreStat};
+use crate::error::Error;
+
+/// Runs the command.
+pub fn run(command: &StoreCommand) -> Result<(), Error> {
+    match command {
+        StoreCommand::Serve(args) => serve::run(args),
+        StoreCommand::Get(args) => get(args),
+        StoreCommand::Set(args) => set(args),
+        StoreCommand::Del(args) => del(args),
+        StoreCommand::Scan(args) => scan(args),
+        StoreCommand::Stat(args) => stat(args),
+    }
+}
+
+/// Returns the path of the socket of the store with this name: in `$XDG_RUNTIME_DIR/caravan`, or else in a folder of
+/// this user's in /tmp.
+fn socket_path(name: &str) -> Result<PathBuf, Error> {
+    let uid = rustix::process::getuid().as_raw();
+    let folder = match std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| Path::new(folder).is_dir()) {
+        Some(folder) => Path::new(&folder).join("caravan"),
+        None => PathBuf::from(format!("/tmp/caravan-{uid}")),
+    };
+    let failed = |source| Error::File { what: "use the folder", path: folder.clone(), source };
+    match std::fs::DirBuilder::new().mode(0o700).create(&folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
+        _ => {}
+    }
+    // Another user may have made it first, in /tmp.
+    let found = std::fs::symlink_metadata(&folder).map_err(failed)?;
+    if !found.is_dir() || found.uid() != uid || found.mode() & 0o022 != 0 {
+        return Err(failed(io::Error::other(
+            "it is not a folder that only this user can write; name a socket elsewhere with --socket",
+        )));
+    }
+    Ok(folder.join(format!("{name}.sock")))
+}
+
+/// Returns the first line of a file with a password.
+fn password(path: &Path) -> Result<Vec<u8>, Error> {
+    let text =
+        std::fs::read(path).map_err(|source| Error::File { what: "read", path: path.into(), source })?;
+    let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    match line.is_empty() {
+        true => Err(Error::Sentence(format!(
+            "{}: the first line is to be a password, and is empty",
+            path.display()
+        ))),
+        false => Ok(line.to_vec()),
+    }
+}
+
+/// A connection to the store that a command is for.
+struct StoreTalk {
+    client: StoreClient,
+    store: String,
+}
+
+impl StoreTalk {
+    fn open(choice: &StoreChoice) -> Result<Self, Error> {
+        let socket = choice.socket.clone().map_or_else(|| socket_path(&choice.name), Ok)?;
+        let store = match &choice.socket {
+            Some(socket) => format!("the store at {}", socket.display()),
+            None => format!("the store {}", choice.name),
+        };
+        let client = StoreClient::connect(&socket).map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Error::Sentence(format!(
+                "{store} is not served: nobody listens at {}. Start it with `caravan store serve`",
+                socket.display()
+            )),
+            _ => Error::File { what: "connect to", path: socket.clone(), source },
+        })?;
+        let mut talk = Self { client, store };
+        if let Some(file) = &choice.password_file {
+            talk.call(&[b"AUTH", &password(file)?])?;
+        }
+        Ok(talk)
+    }
+
+    /// Sends a command, and returns the answer unless it is an error.
+    fn call(&mut self, words: &[&[u8]]) -> Result<StoreAnswer, Error> {
+        match self.client.call(words) {
+            Ok(StoreAnswer::Error(text)) => {
+                Err(Error::Sentence(format!("{} refused: {}", self.store, printable(text))))
+            }
+            Ok(answer) => Ok(answer),
+            Err(error) => Err(Error::Sentence(format!("{}: {error}", self.store))),
+        }
+    }
+
+    fn unexpected(&self) -> Error {
+        Error::Sentence(format!("{} gave an answer of another kind than expected", self.store))
+    }
+}
+
+/// Adds bytes to a JSON object: as text, or in hexadecimal digits under another name if they are no text.
+fn insert_bytes(object: &mut Map<String, Value>, name: &str, bytes: &[u8]) {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => object.insert(name.to_owned(), text.into()),
+        Err(_) => {
+            let mut digits = String::new();
+            // Writing to a String cannot fail.
+            bytes.iter().for_each(|byte| _ = write!(digits, "{byte:02x}"));
+            object.insert(format!("{name}_hex"), digits.into())
+        }
+    };
+}
+
+fn print_line(line: impl std::fmt::Display) -> Result<(), Error> {
+    writeln!(stdout(), "{line}").map_err(Error::Output)
+}
+
+fn get(args: &StoreGet) -> Result<(), Error> {
+    let mut talk = StoreTalk::open(&args.choice)?;
+    let value = match talk.call(&[b"GET", args.key.as_bytes()])? {
+        StoreAnswer::Bulk(value) => value,
+        StoreAnswer::Null => {
+            let key = printable(&args.key);
+            return Err(Error::Sentence(format!("{} has no key {key}", talk.store)));
+        }
+        _ => return Err(talk.unexpected()),
+    };
+    if args.choice.json {
+        let mut object = Map::new();
+        insert_bytes(&mut object, "key", args.key.as_bytes());
+        insert_bytes(&mut object, "value", &value);
+        return print_line(Value::Object(object));
+    }
+    if stdout().is_terminal() {
+        return print_line(printable(&value));
+    }
+    let mut out = stdout().lock();
+    out.write_all(&value).and_then(|()| out.flush()).map_err(Error::Output)
+}
+
+fn set(args: &StoreSet) -> Result<(), Error> {
+    let mut talk = StoreTalk::open(&args.choice)?;
+    let value = match &args.value {
+        Some(value) => value.clone().into_bytes(),
+        None => {
+            let mut value = Vec::new();
+            // One byte more than a value may have is enough for the store to refuse it.
+            let most = caravan_store::limits::VALUE_BYTES_MAX as u64 + 1;
+            let read = stdin().lock().take(most).read_to_end(&mut value);
+            read.map_err(|source| Error::File { what: "read", path: "standard input".into(), source })?;
+            value
+        }
+    };
+    let expire_ms = args.expire.map(|expire| expire.as_millis().to_string());
+    let mut words: Vec<&[u8]> = vec![b"SET", args.key.as_bytes(), &value];
+    if let Some(expire_ms) = &expire_ms {
+        words.extend([b"PX", expire_ms.as_bytes()]);
+    }
+    talk.call(&words)?;
+    if args.choice.json { print_line(json!({ "set": true })) } else { Ok(()) }
+}
+
+fn del(args: &StoreDel) -> Result<(), Error> {
+    let mut talk = StoreTalk::open(&args.choice)?;
+    let keys = args.keys.iter().map(|key| key.as_bytes());
+    let words: Vec<&[u8]> = std::iter::once(&b"DEL"[..]).chain(keys).collect();
+    match talk.call(&words)? {
+        StoreAnswer::Integer(deleted) if args.choice.json => print_line(json!({ "deleted": deleted })),
+        StoreAnswer::Integer(deleted) => print_line(deleted),
+        _ => Err(talk.unexpected()),
+    }
+}
+
+/// Keys that one step of a scan looks at.
+const SCAN_KEYS: &[u8] = b"1000";
+
+fn scan(args: &StoreScan) -> Result<(), Error> {
+    let mut talk = StoreTalk::open(&args.choice)?;
+    let mut out = io::BufWriter::new(stdout().lock());
+    let mut cursor = b"0".to_vec();
+    loop {
+        let words = [&b"SCAN"[..], &cursor, b"MATCH", args.pattern.as_bytes(), b"COUNT", SCAN_KEYS];
+        let StoreAnswer::Array(parts) = talk.call(&words)? else { return Err(talk.unexpected()) };
+        let [StoreAnswer::Bulk(next), StoreAnswer::Array(keys)] = &parts[..] else {
+            return Err(talk.unexpected());
+        };
+        for key in keys {
+            let StoreAnswer::Bulk(key) = key else { return Err(talk.unexpected()) };
+            if args.choice.json {
+                let mut object = Map::new();
+                insert_bytes(&mut object, "key", key);
+                writeln!(out, "{}", Value::Object(object)).map_err(Error::Output)?;
+            } else {
+                writeln!(out, "{}", printable(key)).map_err(Error::Output)?;
+            }
+        }
+        if next == b"0" {
+            return out.flush().map_err(Error::Output);
+        }
+        cursor = next.clone();
+    }
+}
+
+fn stat(args: &StoreStat) -> Result<(), Error> {
+    let mut talk = StoreTalk::open(&args.choice)?;
+    let StoreAnswer::Bulk(text) = talk.call(&[b"INFO"])? else { return Err(talk.unexpected()) };
+    let text = String::from_utf8_lossy(&text);
+    let pairs = text.lines().filter_map(|line| line.split_once(':'));
+    if args.choice.json {
+        let number = |value: &str| value.parse::<u64>().map_or_else(|_| value.into(), Value::from);
+        let object: Map<String, Value> =
+            pairs.map(|(name, value)| (name.to_owned(), number(value))).collect();
+        return print_line(Value::Object(object));
+    }
+    pairs.clone().try_for_each(|(name, value)| print_line(format_args!("{name:38} {}", printable(value))))
+}

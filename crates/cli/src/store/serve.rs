@@ -1,0 +1,89 @@
+//! `caravan store serve`: a store and its server in this process.
+
+use std::io::{Write, stdout};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use caravan_bench::number::binary;
+use caravan_segment::printable;
+use caravan_store::{Eviction, Store, StoreOptions};
+use caravan_store_server::{ServerOptions, StoreServer};
+use rustix::process::{Resource, getrlimit, setrlimit};
+use serde_json::json;
+
+use crate::args::{StoreEviction, StoreServe};
+use crate::engine::run::{Asked, EngineSignals};
+use crate::error::Error;
+use crate::store::{password, socket_path};
+
+/// How long the end waits for, at most, after a signal.
+const GLANCE: Duration = Duration::from_millis(100);
+
+/// Serves until it is stopped.
+pub fn run(args: &StoreServe) -> Result<(), Error> {
+    let signals = EngineSignals::watch()?;
+    raise_descriptors();
+    let eviction = match args.evict {
+        StoreEviction::Refuse => Eviction::Refuse,
+        StoreEviction::Lru => Eviction::LeastRecentlyUsed,
+    };
+    let store_options =
+        StoreOptions::new(args.memory).eviction(eviction).name(format!("caravan-{}", args.name));
+    let store = Store::embedded(store_options).map_err(sentence)?;
+    let socket = args.socket.clone().map_or_else(|| socket_path(&args.name), Ok)?;
+    let mut options = ServerOptions::new(&args.name, socket);
+    options.address = args.port.map(|port| SocketAddr::new(args.bind, port));
+    options.password = args.password_file.as_deref().map(password).transpose()?;
+    options.eviction = eviction;
+    let tell = |text: &str| eprintln!("caravan: {}", printable(text));
+    let server = StoreServer::start(Arc::new(store), options, tell).map_err(sentence)?;
+    print_ready(args, &server)?;
+    loop {
+        match signals.asked() {
+            Asked::Interrupt => {
+                server.end();
+                return Err(Error::Interrupted);
+            }
+            Asked::End => {
+                server.end();
+                return Ok(());
+            }
+            // There is no file to read again.
+            Asked::Reload | Asked::Nothing => std::thread::sleep(GLANCE),
+        }
+    }
+}
+
+fn sentence(error: impl std::fmt::Display) -> Error {
+    Error::Sentence(error.to_string())
+}
+
+/// Prints the one line that says where the store is served.
+fn print_ready(args: &StoreServe, server: &StoreServer) -> Result<(), Error> {
+    let (pid, socket) = (std::process::id(), server.socket().display().to_string());
+    let mut out = stdout().lock();
+    let written = if args.json {
+        let address = server.address().map(|address| address.to_string());
+        let (name, memory_bytes) = (&args.name, args.memory);
+        writeln!(
+            out,
+            "{}",
+            json!({ "event": "ready", "name": name, "pid": pid, "socket": socket, "address": address,
+                "memory_bytes": memory_bytes })
+        )
+    } else {
+        let tcp = server.address().map_or_else(String::new, |address| format!(" and {address}"));
+        let memory = binary(args.memory);
+        writeln!(out, "The store {} ({memory}) is served at {socket}{tcp} by process {pid}.", args.name)
+    };
+    written.and_then(|()| out.flush()).map_err(Error::Output)
+}
+
+/// Each connection takes a descriptor, and shells allow fewer than the limit of connections. Without more, a client waits
+/// until another one leaves.
+fn raise_descriptors() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    let _ = setrlimit(Resource::Nofile, limit);
+}

@@ -1,0 +1,213 @@
+//! Tests of `caravan store` as a user runs it, and of Redis's own clients against it.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Output, Stdio};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::common::{Folder, caravan, signal, text, wait_for};
+
+/// A store that is served, with its runtime folder.
+struct Served {
+    folder: Folder,
+    child: Child,
+    ready: String,
+}
+
+impl Served {
+    fn start(words: &[&str]) -> Self {
+        let folder = Folder::new();
+        let mut command = caravan();
+        command.env("XDG_RUNTIME_DIR", folder.path()).args(["store", "serve"]).args(words);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+        let mut ready = String::new();
+        let mut lines = BufReader::new(child.stdout.take().expect("a pipe"));
+        lines.read_line(&mut ready).expect("a line");
+        assert!(
+            !ready.is_empty(),
+            "it did not get ready: {}",
+            text(&child.wait_with_output().expect("ended").stderr)
+        );
+        Self { folder, child, ready }
+    }
+
+    fn socket(&self) -> String {
+        self.folder.path().join("caravan/default.sock").display().to_string()
+    }
+
+    fn store(&self, words: &[&str]) -> Output {
+        let mut command = caravan();
+        command.env("XDG_RUNTIME_DIR", self.folder.path()).arg("store").args(words);
+        command.output().expect("it starts")
+    }
+
+    /// Runs a command that succeeds, and returns its output.
+    fn said(&self, words: &[&str]) -> String {
+        let output = self.store(words);
+        assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
+        text(&output.stdout)
+    }
+
+    /// Runs a command that fails with status 1, and returns its message.
+    fn refused(&self, words: &[&str]) -> String {
+        let output = self.store(words);
+        assert_eq!(output.status.code(), Some(1), "{words:?}: {}", text(&output.stdout));
+        text(&output.stderr)
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn the_commands_speak_to_the_store() {
+    let served = Served::start(&[]);
+    assert!(served.ready.contains(&format!("is served at {}", served.socket())), "{}", served.ready);
+    assert_eq!(served.said(&["set", "greeting", "hello"]), "");
+    assert_eq!(served.said(&["get", "greeting"]), "hello");
+    assert_eq!(served.said(&["get", "greeting", "--json"]), "{\"key\":\"greeting\",\"value\":\"hello\"}\n");
+    assert_eq!(served.said(&["set", "a\nb", "x", "--expire", "100", "--json"]), "{\"set\":true}\n");
+    let mut keys: Vec<_> = served.said(&["scan"]).lines().map(str::to_owned).collect();
+    keys.sort();
+    assert_eq!(keys, ["a\\nb", "greeting"]);
+    assert_eq!(served.said(&["scan", "g*", "--json"]), "{\"key\":\"greeting\"}\n");
+    let stat: Value = serde_json::from_str(&served.said(&["stat", "--json"])).expect("JSON");
+    assert_eq!((&stat["maxmemory"], &stat["db0"]), (&Value::from(256 << 20), &Value::from("keys=2")));
+    assert!(served.said(&["stat"]).contains("keyspace_hits"));
+    assert_eq!(served.said(&["del", "greeting", "none"]), "1\n");
+    assert!(served.refused(&["get", "greeting"]).contains("the store default has no key greeting"));
+    assert!(served.refused(&["get", "x", "--name", "other"]).contains("the store other is not served"));
+}
+
+#[test]
+fn standard_input_is_a_value_byte_for_byte() {
+    let served = Served::start(&[]);
+    let set = |value: &[u8]| {
+        let mut command = caravan();
+        command.env("XDG_RUNTIME_DIR", served.folder.path()).args(["store", "set", "k"]);
+        let mut child = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+        // Of a value that is too long, the command does not read the end.
+        let _ = child.stdin.take().expect("a pipe").write_all(value);
+        child.wait_with_output().expect("ended")
+    };
+    assert!(set(b"\xff\0\r\n").status.success());
+    assert_eq!(served.store(&["get", "k"]).stdout, b"\xff\0\r\n");
+    assert!(served.said(&["get", "k", "--json"]).contains("\"value_hex\":\"ff000d0a\""));
+    let output = set(&vec![b'x'; 2 << 20]);
+    assert!(text(&output.stderr).contains("the value has"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_second_one_of_the_name_says_so_and_sigterm_ends_the_first() {
+    let mut served = Served::start(&["--json"]);
+    let ready: Value = serde_json::from_str(&served.ready).expect("JSON");
+    assert_eq!((&ready["event"], &ready["pid"]), (&Value::from("ready"), &Value::from(served.child.id())));
+    let message = served.refused(&["serve"]);
+    assert!(
+        message.contains(&format!("already served at {} by process {}", served.socket(), served.child.id())),
+        "{message}"
+    );
+    signal(&served.child, Signal::TERM);
+    wait_for("the end of the store", || served.child.try_wait().expect("a child").is_some());
+    assert_eq!(served.child.wait().expect("ended").code(), Some(0));
+    assert!(!std::path::Path::new(&served.socket()).exists());
+    assert!(served.refused(&["get", "a"]).contains("Start it with `caravan store serve`"));
+}
+
+#[test]
+fn the_place_of_a_killed_store_is_free() {
+    let mut served = Served::start(&[]);
+    signal(&served.child, Signal::KILL);
+    served.child.wait().expect("ended");
+    assert!(std::path::Path::new(&served.socket()).exists());
+    assert!(served.refused(&["get", "a"]).contains("is not served"));
+    let mut command = caravan();
+    command.env("XDG_RUNTIME_DIR", served.folder.path()).args(["store", "serve"]);
+    served.child = command.stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut line = String::new();
+    BufReader::new(served.child.stdout.take().expect("a pipe")).read_line(&mut line).expect("a line");
+    assert_eq!(served.said(&["set", "a", "1"]), "", "{line}");
+}
+
+#[test]
+fn options_that_do_not_fit_are_refused_with_a_reason() {
+    let served = Served::start(&[]);
+    for (words, expected) in [
+        (&["serve", "other", "--port", "0", "--bind", "0.0.0.0"][..], "without a password"),
+        (&["serve", "other", "--memory", "1K"], "memory_bytes is 1024; it takes"),
+        (&["serve", "other", "--socket", "/nowhere/at/all"], "cannot open /nowhere/at/all.lock"),
+        (&["serve", "other", "--password-file", "/dev/null"], "the first line is to be a password"),
+    ] {
+        let message = served.refused(words);
+        assert!(message.contains(expected), "{words:?}: {message}");
+    }
+    assert!(text(&served.store(&["serve", "a/b"]).stderr).contains("it takes 1 to 40 letters"));
+}
+
+#[test]
+fn redis_cli_and_redis_benchmark_work_unchanged() {
+    let served = Served::start(&["--port", "0"]);
+    let port =
+        served.ready.split("127.0.0.1:").nth(1).and_then(|rest| rest.split(' ').next()).expect("a port");
+    let cli = |words: &[&str]| {
+        let output = Command::new("redis-cli").args(["-p", port]).args(words).output();
+        text(
+            &output.expect("redis-cli starts: `make test` installs it (Debian's package redis-tools)").stdout,
+        )
+    };
+    assert_eq!(cli(&["set", "a", "1"]), "OK\n");
+    assert_eq!(cli(&["-3", "mget", "a", "b"]), "1\n\n");
+    assert_eq!(cli(&["--scan"]), "a\n");
+    assert!(cli(&["command", "docs", "get"]).contains("Returns a value"));
+    assert!(cli(&["info"]).contains("redis_version:7"));
+    let output = Command::new("redis-benchmark")
+        .args(["-p", port, "-q", "-n", "1000", "-P", "16", "-t", "ping,set,get,incr,mset"])
+        .output()
+        .expect("redis-benchmark starts");
+    let said = text(&output.stdout);
+    assert!(output.status.success() && said.contains("MSET (10 keys)") && !said.contains("rror"), "{said}");
+    assert_eq!(text(&output.stderr), "");
+}
+
+/// redis-py, as Debian has it.
+const REDIS_PY: &str = r#"
+import sys, redis
+r = redis.Redis(unix_socket_path=sys.argv[1], client_name="py")
+assert r.ping() and r.set("a", 1, ex=100) and r.get("a") == b"1" and 0 < r.ttl("a") <= 100
+assert r.incrbyfloat("f", 1.5) == 1.5 and r.mget("a", "none") == [b"1", None]
+assert r.mset({"b": 2, "c": 3}) and sorted(r.scan_iter(count=1)) == [b"a", b"b", b"c", b"f"]
+def move(pipe):
+    value = int(pipe.get("a"))
+    pipe.multi()
+    pipe.set("a", value + 1).get("a").delete("b")
+assert r.transaction(move, "a") == [True, b"2", 1]
+with r.pipeline() as pipe:
+    pipe.watch("a"); r.set("a", 9); pipe.multi(); pipe.set("a", 0)
+    try:
+        pipe.execute(); sys.exit("the change was not noticed")
+    except redis.WatchError:
+        pass
+with r.pipeline(transaction=False) as pipe:
+    assert pipe.incr("n").incr("n").execute() == [1, 2]
+assert r.client_list()[0]["name"] == "py" and r.info()["maxmemory"] > 0
+assert r.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
+assert "get" in r.command() and r.flushall() and r.dbsize() == 0
+try:
+    r.lpush("l", 1); sys.exit("there are no lists")
+except redis.ResponseError as error:
+    assert "unknown command" in str(error)
+print("done")
+"#;
+
+#[test]
+fn redis_py_works_unchanged() {
+    let served = Served::start(&[]);
+    let output = Command::new("/usr/bin/python3").args(["-c", REDIS_PY, &served.socket()]).output();
+    let output = output.expect("python3 starts: `make test` installs it (Debian's package python3-redis)");
+    assert_eq!(text(&output.stdout), "done\n", "{}", text(&output.stderr));
+}
