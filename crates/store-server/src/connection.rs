@@ -27,7 +27,7 @@ pub(crate) enum ConnectionWait {
 ///
 /// Invariants: `sent <= session.output().len()`; nothing is read while output waits, so both buffers are bounded.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct StoreConnection {
     socket: OwnedFd,
     session: Session,
     input: Vec<u8>,
@@ -37,7 +37,7 @@ pub(crate) struct Connection {
     moved: Instant,
 }
 
-impl Connection {
+impl StoreConnection {
     pub(crate) fn new(socket: OwnedFd, session: Session, now: Instant) -> Self {
         Self { socket, session, input: Vec::new(), sent: 0, paused_until: None, moved: now }
     }
@@ -164,7 +164,7 @@ enum ReadOutcome {
     End,
 }
 
-impl AsFd for Connection {
+impl AsFd for StoreConnection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

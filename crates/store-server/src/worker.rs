@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
 
-use crate::connection::{Connection, ConnectionWait};
+use crate::connection::{ConnectionWait, StoreConnection};
 use crate::error::ServeError;
 use crate::limits;
 use crate::session::Session;
@@ -67,12 +67,12 @@ impl WorkerPost {
 }
 
 /// A worker's own part.
-pub(crate) struct Worker {
+pub(crate) struct StoreWorker {
     post: Arc<WorkerPost>,
     state: Arc<ServerState>,
     tell: Tell,
     poller: OwnedFd,
-    connections: HashMap<u64, (Connection, ConnectionWait)>,
+    connections: HashMap<u64, (StoreConnection, ConnectionWait)>,
     next: u64,
     /// A buffer for the connection that is served just now.
     spare: Vec<u8>,
@@ -80,7 +80,7 @@ pub(crate) struct Worker {
     removes_expired: bool,
 }
 
-impl Worker {
+impl StoreWorker {
     pub(crate) fn new(
         post: Arc<WorkerPost>,
         state: Arc<ServerState>,
@@ -169,7 +169,7 @@ impl Worker {
             }
             self.next += 1;
             let session = Session::new(Arc::clone(&self.state), address, now_ms);
-            let connection = Connection::new(socket, session, now);
+            let connection = StoreConnection::new(socket, session, now);
             self.connections.insert(token, (connection, ConnectionWait::Input));
         }
     }
@@ -214,7 +214,7 @@ impl Worker {
     }
 
     fn close_stalled(&mut self, now: Instant) {
-        let stalled = |(token, (connection, _)): (&u64, &mut (Connection, ConnectionWait))| {
+        let stalled = |(token, (connection, _)): (&u64, &mut (StoreConnection, ConnectionWait))| {
             connection.is_stalled(now, limits::OUTPUT_STALLED_MAX).then_some(*token)
         };
         let stalled: Vec<u64> = self.connections.iter_mut().filter_map(stalled).collect();
