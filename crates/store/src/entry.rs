@@ -39,31 +39,33 @@ pub struct StoreEntry {
 
 /// The address of an object: where it is, and which of the objects that were there over time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Address {
+pub struct ObjectAddress {
     pub(crate) place: u64,
     pub(crate) incarnation: u16,
 }
 
-impl Address {
-    /// Returns the place (56 bits: a region in bits 40 to 55, an offset below) and the incarnation as numbers.
+impl ObjectAddress {
+    /// Returns the place (56 bits: a region in bits 40 to 55, an offset below) and the incarnation as
+    /// numbers.
     pub fn to_parts(self) -> (u64, u16) {
         (self.place, self.incarnation)
     }
 
-    /// Returns the address that [`to_parts`](Self::to_parts) returned as numbers. Any numbers are safe: where there is no object, reads return an error.
+    /// Returns the address that [`to_parts`](Self::to_parts) returned as numbers. Any numbers are safe: where
+    /// there is no object, reads return an error.
     pub fn from_parts(place: u64, incarnation: u16) -> Self {
         Self { place, incarnation }
     }
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for ObjectAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#x}.{}", self.place, self.incarnation)
     }
 }
 
-/// Where a scan of all keys goes on. A new scan starts at [`ScanCursor::START`], and a scan is complete when it
-/// returns that value.
+/// Where a scan of all keys goes on. A new scan starts at [`ScanCursor::START`], and a scan is complete when
+/// it returns that value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ScanCursor(pub(crate) u64);
 

@@ -5,13 +5,19 @@ use crate::limits;
 #[non_exhaustive]
 pub enum StoreError {
     /// The key is longer than a key may be.
-    #[error("the key has {bytes} bytes; the limit is {limit}: use a shorter key, such as a digest", limit = limits::KEY_BYTES_MAX)]
+    #[error(
+        "the key has {bytes} bytes; the limit is {}: use a shorter key, such as a digest",
+        limits::KEY_BYTES_MAX
+    )]
     KeyTooLong {
         /// The number of bytes in the key.
         bytes: usize,
     },
     /// The value is longer than a value may be.
-    #[error("the value has {bytes} bytes; the limit is {limit}: store it in several keys", limit = limits::VALUE_BYTES_MAX)]
+    #[error(
+        "the value has {bytes} bytes; the limit is {}: store it in several keys",
+        limits::VALUE_BYTES_MAX
+    )]
     ValueTooLong {
         /// The number of bytes in the value.
         bytes: usize,
@@ -31,24 +37,65 @@ pub enum StoreError {
     /// The options contradict each other or a limit.
     #[error("the options of the store are not usable: {0}")]
     Options(String),
-    /// Another transaction changed what this one has read. `transaction` runs the body again by itself: the body
-    /// hands this error on.
-    #[error(
-        "another transaction changed what this one has read; return this error from the body, which is then run again"
-    )]
+    /// Another transaction changed what this one has read. `transaction` runs the body again by itself: the
+    /// body hands this error on.
+    #[error("another transaction changed what this one has read; return this error from the body")]
     Conflict,
     /// A required version is not the current one.
     #[error("the key has another version than the one that was required: read it again")]
     VersionChanged,
     /// No object is at this address: it was freed, or never allocated.
     #[error("no object is at {0}: it was freed, or the address is of another store")]
-    NoObject(crate::Address),
+    NoObject(crate::ObjectAddress),
     /// A transaction has more reads and writes than one may have.
-    #[error("the transaction has more than {limit} reads and writes: split it", limit = limits::TRANSACTION_OPERATIONS_MAX)]
+    #[error(
+        "the transaction has more than {} reads and writes: split it",
+        limits::TRANSACTION_OPERATIONS_MAX
+    )]
     TransactionTooLarge,
     /// The body of a transaction called the store instead of the transaction.
     #[error(
         "the body of a transaction called a writing method of its store: call the transaction's method instead"
     )]
     Nested,
+    /// What was to be read stayed locked for longer than any writer that runs takes.
+    #[error(
+        "a part of the store stayed locked for {wait:?}: the process that owns the store is stopped or has died; continue or restart it",
+        wait = limits::READ_WAIT
+    )]
+    Contended,
+    /// The bytes for an object do not fit where it is.
+    #[error("{bytes} bytes do not fit in an object of {capacity}: allocate another one")]
+    ObjectTooSmall {
+        /// The number of bytes to write.
+        bytes: usize,
+        /// The number of bytes that the object can have.
+        capacity: usize,
+    },
+    /// The object belongs to a key, and is written by its key alone.
+    #[error("the object at {0} belongs to a key: write it by its key")]
+    Keyed(crate::ObjectAddress),
+    /// A descriptor is not of the memory of a store.
+    #[error("the descriptor is not of a store's memory: {0}; ask the owner for another one")]
+    NotAStore(&'static str),
+    /// The memory contradicts itself.
+    #[error("the memory of the store is damaged: {0}; restart it empty")]
+    Damaged(String),
+    /// Shared memory could not be made.
+    #[error("no shared memory for the store: {0}")]
+    Memory(#[from] caravan_segment::Error),
+    /// Any other failure of a system call.
+    #[error("{call}: {source}")]
+    System {
+        /// The call that failed.
+        call: &'static str,
+        /// The error of the kernel.
+        source: std::io::Error,
+    },
+}
+
+impl StoreError {
+    pub(crate) fn system(call: &'static str, error: impl Into<std::io::Error>) -> Self {
+        Self::System { call, source: error.into() }
+    }
 }

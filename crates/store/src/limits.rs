@@ -1,21 +1,60 @@
 //! Every limit of the store, and the reason for each.
 
-/// The largest number of bytes in a key. Each byte of a key is compared on each read of it, and a key travels in
-/// the same object as its value, so a key is kept far below a block.
+use std::time::Duration;
+
+/// The largest number of bytes in a key. Each byte of a key is compared on each read of it, and a key travels
+/// in the same object as its value, so a key is kept far below a block.
 pub const KEY_BYTES_MAX: usize = 32 << 10;
 
-/// The largest number of bytes in a value: with the longest key and its header it fits in one block of memory.
+/// The largest number of bytes in a value: with the longest key and its header it fits in one block of
+/// memory.
 pub const VALUE_BYTES_MAX: usize = (1 << 20) - (34 << 10);
 
 /// The smallest memory of a store: room for the directory, one part of the table, and some blocks of objects.
-pub const MEMORY_BYTES_MIN: u64 = 4 << 20;
+pub const MEMORY_BYTES_MIN: u64 = 8 << 20;
 
-/// The largest memory of a store: a place has 40 bits.
-pub const MEMORY_BYTES_MAX: u64 = 1 << 40;
+/// The largest memory of a store: a bucket names its chain by 34 bits, in units of 8 bytes.
+pub const MEMORY_BYTES_MAX: u64 = 1 << 37;
 
 /// How often a transaction is tried at the same time as others before it is run alone.
 pub const ATTEMPTS_BESIDE_OTHERS: u32 = 16;
 
-/// The largest number of reads and writes of one transaction: it revalidates what it has read, so its cost grows
-/// faster than its size.
+/// The largest number of reads and writes of one transaction: it revalidates what it has read, so its cost
+/// grows faster than its size.
 pub const TRANSACTION_OPERATIONS_MAX: usize = 1 << 20;
+
+/// How often a read is tried at once before it counts as contended: a writer holds a small object for some 50
+/// ns, so eight failures mean that it holds a large one, or does not run.
+pub const READ_ATTEMPTS: u32 = 8;
+
+/// How long a read waits for a writer in all. A writer that runs is done in less than a millisecond; one that
+/// was killed never is.
+pub const READ_WAIT: Duration = Duration::from_secs(2);
+
+/// For how long a waiting read only gives its core away, before it sleeps.
+pub const READ_YIELD: Duration = Duration::from_micros(200);
+
+/// The shortest sleep of a waiting read.
+pub const READ_PAUSE_MIN: Duration = Duration::from_micros(50);
+
+/// The longest sleep of a waiting read.
+pub const READ_PAUSE_MAX: Duration = Duration::from_millis(2);
+
+/// The largest number of buckets in a chain that a reader follows: a longer one is memory that has been
+/// reused under it. Chains have more than one or two buckets only if the memory is too full to split a shard.
+pub const CHAIN_BUCKETS_MAX: usize = 4096;
+
+/// The share of a shard's slots, in percent, above which it is split. Higher is denser, and puts more keys
+/// into chains.
+pub const SHARD_FULL_PERCENT: u64 = 80;
+
+/// How many lookups `get_many` has under way: enough to keep all of a core's outstanding misses busy.
+pub const LOOKUPS_UNDER_WAY: usize = 32;
+
+/// How many objects an eviction looks at before it gives up: some rounds through a store in which everything
+/// has been touched.
+pub const EVICTION_STEPS_MAX: usize = 1 << 24;
+
+/// Up to which attempt a transaction that lost only spins before the next one; then it gives its core away,
+/// too, as the winner may need it.
+pub const BACK_OFF_SPINS_MAX: u32 = 5;

@@ -1,18 +1,42 @@
 //! The store in the process that owns it.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::os::fd::OwnedFd;
 
-use crate::entry::{Address, EntryHead, KeyVersion, ScanCursor, StoreCounts, StoreEntry};
+use crate::entry::{EntryHead, KeyVersion, ObjectAddress, ScanCursor, StoreCounts, StoreEntry};
 use crate::error::StoreError;
+use crate::layout::word;
 use crate::limits;
+use crate::lookup;
 use crate::options::StoreOptions;
-use crate::transaction::Transaction;
+use crate::owner::{StoreCore, back_off, count};
+use crate::table::LocatedKey;
+use crate::transaction::{RetryCause, Transaction};
 
 thread_local! {
     /// The store whose transaction this thread runs.
     static RUNNING: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Marks that this thread runs a transaction of a store, until it is dropped.
+struct RunningBody {
+    outer: usize,
+}
+
+impl RunningBody {
+    fn of(store: &Store) -> Result<Self, StoreError> {
+        let this = std::ptr::from_ref(store).addr();
+        if RUNNING.get() == this {
+            return Err(StoreError::Nested);
+        }
+        Ok(Self { outer: RUNNING.replace(this) })
+    }
+}
+
+impl Drop for RunningBody {
+    fn drop(&mut self) {
+        RUNNING.set(self.outer);
+    }
 }
 
 /// A store in the memory of this process. Threads share it by reference; no method needs `&mut`.
@@ -29,45 +53,20 @@ thread_local! {
 /// ```
 #[derive(Debug)]
 pub struct Store {
-    options: StoreOptions,
-    state: Mutex<State>,
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct State {
-    pub(crate) keys: BTreeMap<Vec<u8>, StoreEntry>,
-    pub(crate) objects: BTreeMap<u64, (u64, Vec<u8>)>,
-    pub(crate) clock: u64,
-    pub(crate) now_ms: u64,
-    pub(crate) next_place: u64,
-    pub(crate) counts: StoreCounts,
-}
-
-impl State {
-    pub(crate) fn live(&self, key: &[u8]) -> Option<&StoreEntry> {
-        self.keys.get(key).filter(|entry| entry.head.expires_at_ms.is_none_or(|at| at > self.now_ms))
-    }
-
-    pub(crate) fn used(&self) -> u64 {
-        let keys = self.keys.iter().map(|(key, entry)| key.len() + entry.value.len() + 80).sum::<usize>();
-        let objects = self.objects.values().map(|object| object.1.len() + 40).sum::<usize>();
-        (keys + objects) as u64
-    }
+    core: StoreCore,
 }
 
 impl Store {
     /// Makes an empty store in this process.
     pub fn embedded(options: StoreOptions) -> Result<Self, StoreError> {
-        options.check()?;
-        Ok(Self { options, state: Mutex::default() })
+        Ok(Self { core: StoreCore::new(&options)? })
     }
 
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn options(&self) -> &StoreOptions {
-        &self.options
+    /// Returns a descriptor by which another process can open a [`Reader`](crate::Reader): it gives the right
+    /// to read all of the store, and not to write. The caller hands it over, by `caravan_segment::passing`
+    /// for example.
+    pub fn reader_descriptor(&self) -> Result<OwnedFd, StoreError> {
+        self.core.blocks.reader_descriptor()
     }
 
     /// Returns the value of `key`.
@@ -75,26 +74,34 @@ impl Store {
         Ok(self.entry(key)?.map(|entry| entry.value))
     }
 
-    /// Appends the value of `key` to `value`, and returns the version and expiry; for callers that reuse a buffer.
+    /// Appends the value of `key` to `value`, and returns the version and expiry; for callers that reuse a
+    /// buffer.
     pub fn get_into(&self, key: &[u8], value: &mut Vec<u8>) -> Result<Option<EntryHead>, StoreError> {
-        Ok(self.entry(key)?.map(|entry| {
-            value.extend_from_slice(&entry.value);
-            entry.head
-        }))
+        let located = lookup::one(&self.core.view, key, Some(value))?;
+        Ok(self.seen(located))
+    }
+
+    /// Counts a lookup, and marks what it found as touched.
+    fn seen(&self, located: Option<LocatedKey>) -> Option<EntryHead> {
+        let Some(LocatedKey::Present { address, head, .. }) = located else {
+            count(&self.core.tallies.misses, 1);
+            return None;
+        };
+        count(&self.core.tallies.hits, 1);
+        self.core.touched.touch(address.place);
+        Some(head.entry())
     }
 
     /// Returns the value of `key` with its version and expiry.
     pub fn entry(&self, key: &[u8]) -> Result<Option<StoreEntry>, StoreError> {
-        check_key(key)?;
-        let mut state = self.state();
-        let found = state.live(key).cloned();
-        *(if found.is_some() { &mut state.counts.hits } else { &mut state.counts.misses }) += 1;
-        Ok(found)
+        let mut value = Vec::new();
+        Ok(self.get_into(key, &mut value)?.map(|head| StoreEntry { value, head }))
     }
 
     /// Returns the version and expiry of `key` without its value.
     pub fn head(&self, key: &[u8]) -> Result<Option<EntryHead>, StoreError> {
-        Ok(self.entry(key)?.map(|entry| entry.head))
+        let located = lookup::one(&self.core.view, key, None)?;
+        Ok(self.seen(located))
     }
 
     /// Returns the version of `key`, [`KeyVersion::ABSENT`] if there is no such key. A later
@@ -103,16 +110,29 @@ impl Store {
         Ok(self.head(key)?.map_or(KeyVersion::ABSENT, |head| head.version))
     }
 
-    /// Looks up all `keys`, and calls `each` with the index of each key and its value, in order. Each
-    /// value is read on its own: together they are no snapshot.
+    /// Looks up all `keys`, and calls `each` with the index of each key and its value, in order. Each value
+    /// is read on its own: together they are no snapshot.
+    ///
+    /// The memory of many keys is on its way to the processor at once, so this is several times as fast as
+    /// looking them up one by one.
+    ///
+    /// ```
+    /// # use caravan_store::{Store, StoreError, StoreOptions};
+    /// # let store = Store::embedded(StoreOptions::new(16 << 20))?;
+    /// store.put(b"a", b"1")?;
+    /// let mut found = Vec::new();
+    /// store.get_many(&[b"a", b"b"], |index, value| found.push((index, value.map(<[u8]>::to_vec))))?;
+    /// assert_eq!(found, [(0, Some(b"1".to_vec())), (1, None)]);
+    /// # Ok::<(), StoreError>(())
+    /// ```
     pub fn get_many<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
-        mut each: impl FnMut(usize, Option<&[u8]>),
+        each: impl FnMut(usize, Option<&[u8]>),
     ) -> Result<(), StoreError> {
-        for (index, key) in keys.iter().enumerate() {
-            each(index, self.get(key.as_ref())?.as_deref());
-        }
+        let hits = lookup::many(&self.core.view, keys, |place| self.core.touched.touch(place), each)?;
+        count(&self.core.tallies.hits, hits);
+        count(&self.core.tallies.misses, keys.len() as u64 - hits);
         Ok(())
     }
 
@@ -132,21 +152,35 @@ impl Store {
     }
 
     /// Allocates an object of `bytes` zero bytes, if possible in the same block of memory as `near`.
-    pub fn alloc(&self, bytes: usize, near: Option<Address>) -> Result<Address, StoreError> {
-        self.transaction(|tx| tx.alloc(&vec![0; bytes], near))
+    ///
+    /// ```
+    /// # use caravan_store::{Store, StoreError, StoreOptions};
+    /// # let store = Store::embedded(StoreOptions::new(16 << 20))?;
+    /// let address = store.alloc(5, None)?;
+    /// store.transaction(|tx| tx.write(address, b"hello"))?;
+    /// assert_eq!(store.read(address)?, b"hello");
+    /// store.transaction(|tx| tx.free(address))?;
+    /// assert!(matches!(store.read(address), Err(StoreError::NoObject(_))));
+    /// # Ok::<(), StoreError>(())
+    /// ```
+    pub fn alloc(&self, bytes: usize, near: Option<ObjectAddress>) -> Result<ObjectAddress, StoreError> {
+        let zeroes = zeroes(bytes)?;
+        self.transaction(|tx| tx.alloc(&zeroes, near))
     }
 
     /// Returns the bytes of the object at `address`.
-    pub fn read(&self, address: Address) -> Result<Vec<u8>, StoreError> {
-        self.transaction(|tx| tx.read(address))
+    pub fn read(&self, address: ObjectAddress) -> Result<Vec<u8>, StoreError> {
+        lookup::object(&self.core.view, address)
     }
 
-    /// Runs `body` as one transaction: all of its writes happen, at one moment and with all of its reads still true, or none.
+    /// Runs `body` as one transaction: all of its writes happen, at one moment and with all of its reads
+    /// still true, or none.
     ///
-    /// If another transaction interferes, a method of [`Transaction`] returns [`StoreError::Conflict`], which `body`
-    /// must hand on, or the commit fails; `body` is then run again, so it should have no other effects.
-    /// What a body sees is always the state of one moment, even if it is then run again. Any other error of `body` ends the transaction without
-    /// a write, and is returned. `body` may not call writing methods of the store ([`StoreError::Nested`]).
+    /// If another transaction interferes, a method of [`Transaction`] returns [`StoreError::Conflict`], which
+    /// `body` must hand on, or the commit fails; `body` is then run again, so it should have no other
+    /// effects. What a body sees is always the state of one moment, even if it is then run again. Any other
+    /// error of `body` ends the transaction without a write, and is returned. `body` may not call writing
+    /// methods of the store ([`StoreError::Nested`]).
     ///
     /// ```
     /// # use caravan_store::{Store, StoreError, StoreOptions};
@@ -165,29 +199,46 @@ impl Store {
         &self,
         mut body: impl FnMut(&mut Transaction<'_>) -> Result<T, E>,
     ) -> Result<T, E> {
-        let this = std::ptr::from_ref(self).addr();
-        if RUNNING.get() == this {
-            return Err(StoreError::Nested.into());
-        }
-        loop {
-            let mut tx = Transaction::new(self);
-            let outer = RUNNING.replace(this);
+        let _running = RunningBody::of(self)?;
+        for attempt in 0.. {
+            // Who has lost often enough runs while nobody else commits, and cannot lose again.
+            let alone = (attempt >= limits::ATTEMPTS_BESIDE_OTHERS).then(|| self.core.alone());
+            let mut tx = Transaction::new(&self.core);
             let result = body(&mut tx);
-            RUNNING.set(outer);
-            if !tx.is_conflicted() {
+            let mut retry = tx.retry();
+            if retry.is_none() {
                 let value = result?;
-                match tx.commit() {
-                    Ok(()) => return Ok(value),
-                    Err(StoreError::Conflict) => {}
+                let beside = alone.is_none().then(|| self.core.beside_others());
+                let committed = tx.commit();
+                drop((beside, alone));
+                match committed {
+                    Ok(full) => {
+                        full.into_iter().for_each(|hash| self.core.split(hash));
+                        return Ok(value);
+                    }
+                    Err(StoreError::Conflict) => retry = Some(RetryCause::Conflict),
+                    Err(StoreError::Full { needed_bytes, .. }) => {
+                        retry = Some(RetryCause::Room(needed_bytes))
+                    }
                     Err(error) => return Err(error.into()),
                 }
+            } else {
+                drop((tx, alone));
             }
-            self.state().counts.conflicts += 1;
+            match retry {
+                Some(RetryCause::Room(bytes)) => self.core.make_room(bytes)?,
+                _ => {
+                    count(&self.core.tallies.conflicts, 1);
+                    back_off(attempt);
+                }
+            }
         }
+        Err(StoreError::Conflict.into())
     }
 
-    /// Returns some keys and where to go on: about `count` of them, more where many lie together, none where there are none. A
-    /// key that exists from the start of a scan to its end is returned at least once, whatever else changes; a key may be returned twice.
+    /// Returns some keys and where to go on: about `count` of them, more where many lie together, none where
+    /// there are none. A key that exists from the start of a scan to its end is returned at least once,
+    /// whatever else changes; a key may be returned twice.
     ///
     /// ```
     /// # use caravan_store::{ScanCursor, Store, StoreError, StoreOptions};
@@ -212,68 +263,75 @@ impl Store {
         count: usize,
         mut each: impl FnMut(&[u8]),
     ) -> Result<ScanCursor, StoreError> {
-        let keys: Vec<_> = self.state().keys.keys().cloned().collect();
-        let from = usize::try_from(cursor.0).unwrap_or(usize::MAX).min(keys.len());
-        let to = from.saturating_add(count.max(1)).min(keys.len());
-        let state = self.state();
-        keys[from..to].iter().filter(|key| state.live(key).is_some()).for_each(|key| each(key));
-        Ok(ScanCursor(if to == keys.len() { 0 } else { to as u64 }))
+        self.core.view.scan(cursor, count, &mut each)
     }
 
-    /// Returns a key that exists, chosen at random, or `None` if the store is empty. `random` is a random number.
+    /// Returns a key that exists, chosen at random, or `None` if the store is empty. `random` is a random
+    /// number.
     pub fn random_key(&self, random: u64) -> Result<Option<Vec<u8>>, StoreError> {
-        let state = self.state();
-        let keys: Vec<_> = state.keys.keys().filter(|key| state.live(key).is_some()).collect();
-        Ok((!keys.is_empty()).then(|| keys[(random % keys.len() as u64) as usize].clone()))
+        self.core.random_key(random)
     }
 
     /// Deletes all keys, at one moment. Objects without a key stay.
     pub fn clear(&self) -> Result<(), StoreError> {
-        self.state().keys.clear();
-        Ok(())
+        let _running = RunningBody::of(self)?;
+        self.core.clear()
     }
 
-    /// Sets the store's clock, by which keys expire, to `now_ms`; an earlier time than before changes nothing. The store has no
-    /// clock of its own: without this call, no key expires. Milliseconds since 1970 are what the Redis protocol speaks.
+    /// Sets the store's clock, by which keys expire, to `now_ms`; an earlier time than before changes
+    /// nothing. The store has no clock of its own: without this call, no key expires. Milliseconds since 1970
+    /// are what the Redis protocol speaks.
     pub fn publish_now(&self, now_ms: u64) {
-        let mut state = self.state();
-        state.now_ms = state.now_ms.max(now_ms);
+        if let Some([now]) = self.core.view.unit(word::NOW_MS, 1) {
+            now.fetch_max(now_ms, std::sync::atomic::Ordering::Relaxed);
+        }
     }
 
     /// Returns the store's clock.
     pub fn now_ms(&self) -> u64 {
-        self.state().now_ms
+        self.core.view.now_ms()
     }
 
-    /// Removes keys that have expired: looks at about `count` keys, going on where the last call stopped, and returns how many it removed. An
-    /// expired key is invisible at once; this gives its memory back.
+    /// Removes keys that have expired: looks at about `count` keys, going on where the last call stopped, and
+    /// returns how many it removed. An expired key is invisible at once; this gives its memory back.
     pub fn remove_expired(&self, count: usize) -> Result<u64, StoreError> {
-        let mut state = self.state();
-        let dead = state.keys.keys().filter(|key| state.live(key).is_none()).take(count).cloned();
-        let dead: Vec<_> = dead.collect();
-        dead.iter().for_each(|key| drop(state.keys.remove(key)));
-        state.counts.expired += dead.len() as u64;
-        Ok(dead.len() as u64)
+        let _running = RunningBody::of(self)?;
+        self.core.remove_expired(count)
     }
 
     /// Returns the counters.
     pub fn counts(&self) -> StoreCounts {
-        let state = self.state();
-        let (keys, used_bytes) = (state.keys.len() as u64, state.used());
-        StoreCounts { keys, used_bytes, memory_bytes: self.options.memory_bytes, ..state.counts }
+        self.core.counts()
+    }
+
+    /// Compares objects with their checksums: about `count` of them, going on where the last call stopped.
+    /// Calls `damaged` with the address of each whose bytes have changed without a write, which is a fault of
+    /// the machine's memory or of a program with the right to write. Returns the number of objects compared,
+    /// less than `count` only at the end of a round through all of them.
+    ///
+    /// ```
+    /// # use caravan_store::{Store, StoreError, StoreOptions};
+    /// # let store = Store::embedded(StoreOptions::new(16 << 20))?;
+    /// # store.put(b"a", b"1")?;
+    /// assert_eq!(store.scrub(1000, |address| panic!("{address} is damaged"))?, 1);
+    /// # Ok::<(), StoreError>(())
+    /// ```
+    pub fn scrub(&self, count: usize, damaged: impl FnMut(ObjectAddress)) -> Result<usize, StoreError> {
+        self.core.scrub(count, damaged)
+    }
+
+    /// Checks, while no commit runs, that all memory in use can be reached: each key is where its hash leads
+    /// to, once, each object in use has a key, is a part of the table, or was allocated, and all counters
+    /// agree. For tests; it takes as long as a read of everything.
+    pub fn audit(&self) -> Result<(), StoreError> {
+        let _running = RunningBody::of(self)?;
+        self.core.audit()
     }
 }
 
-pub(crate) fn check_key(key: &[u8]) -> Result<(), StoreError> {
-    if key.len() > limits::KEY_BYTES_MAX {
-        return Err(StoreError::KeyTooLong { bytes: key.len() });
+fn zeroes(bytes: usize) -> Result<Vec<u8>, StoreError> {
+    if bytes > limits::VALUE_BYTES_MAX {
+        return Err(StoreError::ValueTooLong { bytes });
     }
-    Ok(())
-}
-
-pub(crate) fn check_value(value: &[u8]) -> Result<(), StoreError> {
-    if value.len() > limits::VALUE_BYTES_MAX {
-        return Err(StoreError::ValueTooLong { bytes: value.len() });
-    }
-    Ok(())
+    Ok(vec![0; bytes])
 }

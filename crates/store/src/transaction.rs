@@ -1,39 +1,150 @@
 //! A transaction: what it has read, and what it will write.
+//!
+//! What it has read is at each moment the state of one moment (opacity). Each version carries the time of its
+//! commit, and the transaction begins with the clock's time. When it meets a later time, it first checks that
+//! everything it has read before is unchanged. The commit with that time held all its locks when it took the
+//! time, and so did all commits with earlier times: at that moment every value read was current. A version
+//! with an earlier time was there by then, or locked.
 
-use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
-use crate::entry::{Address, EntryHead, KeyVersion, StoreEntry};
+use crate::commit::{ObjectWrite, ReadRecord, UnitKind, WriteSet};
+use crate::entry::{EntryHead, KeyVersion, ObjectAddress, StoreEntry};
 use crate::error::StoreError;
-use crate::store::{Store, check_key, check_value};
+use crate::faults::{PlantedFault, is_planted};
+use crate::image::{ObjectImage, check_key};
+use crate::layout::{HEADER_BYTES, ObjectShape, version};
+use crate::limits::{READ_ATTEMPTS, TRANSACTION_OPERATIONS_MAX};
+use crate::owner::StoreCore;
+use crate::table::LocatedKey;
+use crate::view::StoreView;
 
-/// A value and its expiry.
-type Written = (Vec<u8>, Option<u64>);
-
-/// What the body of [`Store::transaction`] reads and writes by.
+/// What the body of [`Store::transaction`](crate::Store::transaction) reads and writes by.
 #[derive(Debug)]
 pub struct Transaction<'s> {
-    store: &'s Store,
-    reads: BTreeMap<Vec<u8>, KeyVersion>,
-    objects_read: BTreeMap<u64, u64>,
-    writes: BTreeMap<Vec<u8>, Option<Written>>,
-    objects_written: BTreeMap<u64, Option<Vec<u8>>>,
-    conflicted: bool,
+    core: &'s StoreCore,
+    snapshot: ReadSet,
+    writes: WriteSet,
+    /// The places of the objects that this transaction allocates.
+    reserved: Vec<u64>,
+    retry: Option<RetryCause>,
+}
+
+/// Why a transaction has to be run again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RetryCause {
+    Conflict,
+    /// An object of so many bytes had no room.
+    Room(u64),
+}
+
+/// What a transaction has read.
+#[derive(Debug)]
+pub(crate) struct ReadSet {
+    reads: Vec<ReadRecord>,
+    /// All that was read was current at a moment when all commits up to this time held their locks.
+    newest_time: u64,
+}
+
+impl ReadSet {
+    pub(crate) fn new(view: &StoreView) -> Self {
+        Self { reads: Vec::new(), newest_time: view.time() }
+    }
+
+    /// Records a read, and checks that all reads together are of one moment.
+    fn record(&mut self, view: &StoreView, read: ReadRecord) -> Result<(), StoreError> {
+        if self.reads.len() >= TRANSACTION_OPERATIONS_MAX {
+            return Err(StoreError::TransactionTooLarge);
+        }
+        let time = version::time(read.version);
+        if time > self.newest_time && !is_planted(PlantedFault::NoRevalidation) {
+            // The checks come after the read.
+            view.fence_acquire();
+            if !self.reads.iter().all(|read| view.version_of(read.place, read.kind) == Some(read.version)) {
+                return Err(StoreError::Conflict);
+            }
+        }
+        self.newest_time = self.newest_time.max(time);
+        self.reads.push(read);
+        Ok(())
+    }
+
+    /// Reads a key; `copy` says whether its value is wanted.
+    pub(crate) fn key(
+        &mut self,
+        view: &StoreView,
+        key: &[u8],
+        copy: bool,
+    ) -> Result<Option<StoreEntry>, StoreError> {
+        check_key(key)?;
+        let hash = view.hash(key);
+        let mut value = Vec::new();
+        for _ in 0..READ_ATTEMPTS {
+            let read = view.lookup(hash, key, |payload| {
+                value.clear();
+                if copy {
+                    payload.copy_value(&mut value);
+                }
+            });
+            match read {
+                Ok((LocatedKey::Present { address, head, .. }, _)) => {
+                    let (place, version) = (address.place, head.version);
+                    self.record(view, ReadRecord { place, version, kind: UnitKind::Object })?;
+                    let is_there = !head.is_expired(view.now_ms());
+                    return Ok(is_there.then_some(StoreEntry { value, head: head.entry() }));
+                }
+                Ok((LocatedKey::Absent { home, version }, _)) => {
+                    self.record(view, ReadRecord { place: home, version, kind: UnitKind::Bucket })?;
+                    return Ok(None);
+                }
+                Err(_) => std::hint::spin_loop(),
+            }
+        }
+        Err(StoreError::Conflict)
+    }
+
+    /// Reads an object; returns its shape and its bytes.
+    pub(crate) fn object(
+        &mut self,
+        view: &StoreView,
+        address: ObjectAddress,
+    ) -> Result<(ObjectShape, Vec<u8>), StoreError> {
+        let mut bytes = Vec::new();
+        for _ in 0..READ_ATTEMPTS {
+            bytes.clear();
+            match view.object_at(address, |payload| payload.copy(&mut bytes)) {
+                Ok(Some((head, ()))) => {
+                    let read =
+                        ReadRecord { place: address.place, version: head.version, kind: UnitKind::Object };
+                    self.record(view, read)?;
+                    return Ok((head.shape, bytes));
+                }
+                Ok(None) => return Err(StoreError::NoObject(address)),
+                Err(_) => std::hint::spin_loop(),
+            }
+        }
+        Err(StoreError::Conflict)
+    }
 }
 
 impl<'s> Transaction<'s> {
-    pub(crate) fn new(store: &'s Store) -> Self {
-        Self {
-            store,
-            reads: BTreeMap::new(),
-            objects_read: BTreeMap::new(),
-            writes: BTreeMap::new(),
-            objects_written: BTreeMap::new(),
-            conflicted: false,
-        }
+    pub(crate) fn new(core: &'s StoreCore) -> Self {
+        let snapshot = ReadSet::new(&core.view);
+        Self { core, snapshot, writes: WriteSet::default(), reserved: Vec::new(), retry: None }
     }
 
-    pub(crate) fn is_conflicted(&self) -> bool {
-        self.conflicted
+    pub(crate) fn retry(&self) -> Option<RetryCause> {
+        self.retry
+    }
+
+    /// Notes what the transaction has to be run again for, whatever the body makes of the error.
+    fn noted<T>(&mut self, result: Result<T, StoreError>) -> Result<T, StoreError> {
+        match &result {
+            Err(StoreError::Conflict) => self.retry = Some(RetryCause::Conflict),
+            Err(StoreError::Full { needed_bytes, .. }) => self.retry = Some(RetryCause::Room(*needed_bytes)),
+            _ => {}
+        }
+        result
     }
 
     /// Returns the value of `key`: what this transaction has put, or else what is in the store.
@@ -41,40 +152,26 @@ impl<'s> Transaction<'s> {
         Ok(self.entry(key)?.map(|entry| entry.value))
     }
 
-    /// Returns the value of `key` with its version and expiry. What this transaction has put has the version of before,
-    /// [`KeyVersion::ABSENT`] if the key is new.
+    /// Returns the value of `key` with its version and expiry. What this transaction has put has no version
+    /// yet ([`KeyVersion::ABSENT`]).
     pub fn entry(&mut self, key: &[u8]) -> Result<Option<StoreEntry>, StoreError> {
-        let stored = self.stored(key)?;
-        let version = stored.as_ref().map_or(KeyVersion::ABSENT, |entry| entry.head.version);
-        Ok(match self.writes.get(key) {
-            Some(Some((value, expires_at_ms))) => {
-                let head = EntryHead { version, expires_at_ms: *expires_at_ms };
-                Some(StoreEntry { value: value.clone(), head })
+        match self.writes.keys.get(key) {
+            Some(image) => Ok(image.as_ref().map(|image| {
+                let head = EntryHead { version: KeyVersion::ABSENT, expires_at_ms: image.expires_at_ms() };
+                StoreEntry { value: image.value(key.len()).to_vec(), head }
+            })),
+            None => {
+                let read = self.snapshot.key(&self.core.view, key, true);
+                self.noted(read)
             }
-            Some(None) => None,
-            None => stored,
-        })
-    }
-
-    fn stored(&mut self, key: &[u8]) -> Result<Option<StoreEntry>, StoreError> {
-        check_key(key)?;
-        let state = self.store.state();
-        let stored = state.live(key).cloned();
-        let version = stored.as_ref().map_or(KeyVersion::ABSENT, |entry| entry.head.version);
-        let unchanged = |(key, version): (&Vec<u8>, &KeyVersion)| {
-            state.live(key).map_or(KeyVersion::ABSENT, |entry| entry.head.version) == *version
-        };
-        if *self.reads.entry(key.to_vec()).or_insert(version) != version || !self.reads.iter().all(unchanged)
-        {
-            self.conflicted = true;
-            return Err(StoreError::Conflict);
         }
-        Ok(stored)
     }
 
-    /// Fails with [`StoreError::VersionChanged`] unless `key` has this version now and at the commit.
+    /// Fails with [`StoreError::VersionChanged`] unless `key` has this version in the store, now and at the
+    /// commit. What this transaction has put does not count.
     pub fn require(&mut self, key: &[u8], version: KeyVersion) -> Result<(), StoreError> {
-        let stored = self.stored(key)?.map_or(KeyVersion::ABSENT, |entry| entry.head.version);
+        let read = self.snapshot.key(&self.core.view, key, false);
+        let stored = self.noted(read)?.map_or(KeyVersion::ABSENT, |entry| entry.head.version);
         if stored == version { Ok(()) } else { Err(StoreError::VersionChanged) }
     }
 
@@ -90,98 +187,121 @@ impl<'s> Transaction<'s> {
         value: &[u8],
         expires_at_ms: Option<u64>,
     ) -> Result<(), StoreError> {
-        check_key(key)?;
-        check_value(value)?;
-        self.writes.insert(key.to_vec(), Some((value.to_vec(), expires_at_ms)));
+        let image = ObjectImage::of_key(key, value, expires_at_ms)?;
+        self.check_size()?;
+        self.writes.keys.insert(key.to_vec(), Some(image));
         Ok(())
     }
 
     /// Deletes `key`, and returns whether it existed.
     pub fn delete(&mut self, key: &[u8]) -> Result<bool, StoreError> {
-        let existed = self.entry(key)?.is_some();
-        self.writes.insert(key.to_vec(), None);
+        let existed = match self.writes.keys.get(key) {
+            Some(image) => image.is_some(),
+            None => {
+                let read = self.snapshot.key(&self.core.view, key, false);
+                self.noted(read)?.is_some()
+            }
+        };
+        self.check_size()?;
+        self.writes.keys.insert(key.to_vec(), None);
         Ok(existed)
     }
 
-    /// Allocates an object with these `bytes`, if possible in the same block of memory as `near`. It exists from the commit on.
-    pub fn alloc(&mut self, bytes: &[u8], near: Option<Address>) -> Result<Address, StoreError> {
-        check_value(bytes)?;
-        let _ = near;
-        let mut state = self.store.state();
-        state.next_place += 64;
-        let place = state.next_place;
-        self.objects_written.insert(place, Some(bytes.to_vec()));
-        Ok(Address { place, incarnation: 1 })
-    }
-
-    /// Returns the bytes of the object at `address`.
-    pub fn read(&mut self, address: Address) -> Result<Vec<u8>, StoreError> {
-        match self.objects_written.get(&address.place) {
-            Some(Some(bytes)) => return Ok(bytes.clone()),
-            Some(None) => return Err(StoreError::NoObject(address)),
-            None => {}
+    fn check_size(&self) -> Result<(), StoreError> {
+        if self.writes.keys.len() + self.writes.objects.len() >= TRANSACTION_OPERATIONS_MAX {
+            return Err(StoreError::TransactionTooLarge);
         }
-        let state = self.store.state();
-        let (version, bytes) = state.objects.get(&address.place).ok_or(StoreError::NoObject(address))?;
-        self.objects_read.insert(address.place, *version);
-        Ok(bytes.clone())
+        Ok(())
     }
 
-    /// Replaces the bytes of the object at `address`. The object keeps its address, so `bytes` may not be more than its size class holds.
-    pub fn write(&mut self, address: Address, bytes: &[u8]) -> Result<(), StoreError> {
-        check_value(bytes)?;
-        self.read(address)?;
-        self.objects_written.insert(address.place, Some(bytes.to_vec()));
+    /// Allocates an object with these `bytes`, if possible in the same block of memory as `near`. It exists
+    /// from the commit on. Its address stays the same until it is freed.
+    pub fn alloc(&mut self, bytes: &[u8], near: Option<ObjectAddress>) -> Result<ObjectAddress, StoreError> {
+        let image = ObjectImage::of_object(bytes)?;
+        self.check_size()?;
+        let reserved = self.core.blocks.reserve(&self.core.view, bytes.len(), near);
+        let address = self.noted(reserved)?;
+        self.reserved.push(address.place);
+        self.writes.objects.insert(address, ObjectWrite::New(image));
+        Ok(address)
+    }
+
+    /// Returns the bytes of the object at `address`: what this transaction has written, or else what is in
+    /// the store.
+    pub fn read(&mut self, address: ObjectAddress) -> Result<Vec<u8>, StoreError> {
+        match self.writes.objects.get(&address) {
+            Some(ObjectWrite::New(image) | ObjectWrite::Replace(image)) => Ok(image.payload().to_vec()),
+            Some(ObjectWrite::Free) => Err(StoreError::NoObject(address)),
+            None => {
+                let read = self.snapshot.object(&self.core.view, address);
+                Ok(self.noted(read)?.1)
+            }
+        }
+    }
+
+    /// Replaces the bytes of the object at `address`, if the new ones fit there
+    /// ([`StoreError::ObjectTooSmall`]).
+    pub fn write(&mut self, address: ObjectAddress, bytes: &[u8]) -> Result<(), StoreError> {
+        let image = ObjectImage::of_object(bytes)?;
+        self.check_owned(address)?;
+        let capacity = self.core.blocks.capacity(&self.core.view, address.place).saturating_sub(HEADER_BYTES);
+        if bytes.len() > capacity {
+            return Err(StoreError::ObjectTooSmall { bytes: bytes.len(), capacity });
+        }
+        match self.writes.objects.entry(address) {
+            Entry::Occupied(mut entry) if matches!(entry.get(), ObjectWrite::New(_)) => {
+                entry.insert(ObjectWrite::New(image));
+            }
+            Entry::Occupied(mut entry) => drop(entry.insert(ObjectWrite::Replace(image))),
+            Entry::Vacant(entry) => drop(entry.insert(ObjectWrite::Replace(image))),
+        }
         Ok(())
     }
 
     /// Frees the object at `address`.
-    pub fn free(&mut self, address: Address) -> Result<(), StoreError> {
-        self.read(address)?;
-        self.objects_written.insert(address.place, None);
+    pub fn free(&mut self, address: ObjectAddress) -> Result<(), StoreError> {
+        self.check_owned(address)?;
+        if let Some(ObjectWrite::New(_)) = self.writes.objects.insert(address, ObjectWrite::Free) {
+            self.writes.objects.remove(&address);
+            self.reserved.retain(|place| *place != address.place);
+            self.core.blocks.give_back(&self.core.view, address.place);
+        }
         Ok(())
     }
 
-    pub(crate) fn commit(self) -> Result<(), StoreError> {
-        let mut state = self.store.state();
-        let version_of =
-            |key: &Vec<u8>| state.live(key).map_or(KeyVersion::ABSENT, |entry| entry.head.version);
-        let object_of = |place| state.objects.get(place).map(|object| object.0);
-        if !self.reads.iter().all(|(key, version)| version_of(key) == *version)
-            || !self.objects_read.iter().all(|(place, version)| object_of(place) == Some(*version))
-        {
-            return Err(StoreError::Conflict);
-        }
-        if self.writes.is_empty() && self.objects_written.is_empty() {
-            return Ok(());
-        }
-        let needed = self
-            .writes
-            .iter()
-            .map(|(key, write)| write.as_ref().map_or(0, |write| key.len() + write.0.len()));
-        let (needed_bytes, used_bytes) = (needed.sum::<usize>() as u64, state.used());
-        let memory_bytes = self.store.options().memory_bytes;
-        if used_bytes + needed_bytes > memory_bytes && needed_bytes > 0 {
-            return Err(StoreError::Full { needed_bytes, used_bytes, memory_bytes });
-        }
-        state.clock += 1;
-        state.counts.commits += 1;
-        let version = state.clock;
-        for (key, write) in self.writes {
-            match write {
-                Some((value, expires_at_ms)) => {
-                    let head = EntryHead { version: KeyVersion(version), expires_at_ms };
-                    state.keys.insert(key, StoreEntry { value, head });
-                }
-                None => drop(state.keys.remove(&key)),
+    /// Checks that there is an object at `address`, which belongs to no key; a later commit finds it
+    /// unchanged.
+    fn check_owned(&mut self, address: ObjectAddress) -> Result<(), StoreError> {
+        match self.writes.objects.get(&address) {
+            Some(ObjectWrite::Free) => Err(StoreError::NoObject(address)),
+            Some(_) => Ok(()),
+            None => {
+                let read = self.snapshot.object(&self.core.view, address);
+                let (shape, _) = self.noted(read)?;
+                self.check_size()?;
+                let is_owned = !shape.has(ObjectShape::KEYED) && !shape.has(ObjectShape::CHAIN);
+                if is_owned { Ok(()) } else { Err(StoreError::Keyed(address)) }
             }
         }
-        for (place, write) in self.objects_written {
-            match write {
-                Some(bytes) => drop(state.objects.insert(place, (version, bytes))),
-                None => drop(state.objects.remove(&place)),
-            }
+    }
+
+    /// Commits; the caller holds the gate. Returns the hash of a key whose shard should be split.
+    pub(crate) fn commit(mut self) -> Result<Option<u64>, StoreError> {
+        if self.writes.is_empty() {
+            // All that was read was true at one moment within the transaction.
+            return Ok(None);
         }
-        Ok(())
+        let writes = std::mem::take(&mut self.writes);
+        let full = self.core.commit(&self.snapshot.reads, writes)?;
+        self.reserved.clear();
+        Ok(full)
+    }
+}
+
+impl Drop for Transaction<'_> {
+    fn drop(&mut self) {
+        for place in self.reserved.drain(..) {
+            self.core.blocks.give_back(&self.core.view, place);
+        }
     }
 }

@@ -1,3 +1,11 @@
-//! The store as its users see it.
+//! The store as its users see it, in one program: threads, processes and models.
 
 mod basics;
+mod children;
+mod growth;
+mod hunter;
+mod litmus;
+mod memory;
+mod model;
+mod owner;
+mod threads;

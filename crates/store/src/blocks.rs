@@ -1,0 +1,405 @@
+//! The owner's allocator: which places are in use. It lives in private memory of the owner; readers see only
+//! the class of each block.
+//!
+//! Invariants: a place that is in use lies in a block of objects, at a multiple of its class's size;
+//! `used_count` of a block is the number of bits set in `used`; a block is in `partial` of its class if it
+//! has a free place, and maybe if it has none; a block changes its class only when nothing in it is in use.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use caravan_segment::{Pages, Segment};
+use rustix::fs::{Mode, OFlags};
+
+use crate::entry::ObjectAddress;
+use crate::error::StoreError;
+use crate::layout::{BLOCK_BYTES, BlockClass, BlockWord, CLASS_BYTES, CLASSES, SHARD_BYTES};
+use crate::layout::{HEADER_BYTES, ObjectShape, StoreLayout, class_for, version, word};
+use crate::protocol::{UnitWords, lock, unlock};
+use crate::view::StoreView;
+
+/// The memory of a store and what is in use of it.
+#[derive(Debug)]
+pub(crate) struct Blocks {
+    segment: Arc<Segment>,
+    memory_bytes: u64,
+    state: Mutex<BlocksState>,
+}
+
+#[derive(Debug)]
+struct BlocksState {
+    blocks: Vec<MemoryBlock>,
+    /// For each class, the blocks that may have a free place.
+    partial: Vec<Vec<u32>>,
+    free_shards: Vec<u64>,
+    /// The bytes of private memory that the fields above take, and what else the store takes privately.
+    private_bytes: u64,
+}
+
+#[derive(Debug)]
+struct MemoryBlock {
+    class: BlockClass,
+    slots: u32,
+    used_count: u32,
+    is_partial: bool,
+    /// Where the search for a free place goes on.
+    hint: u32,
+    used: Vec<u64>,
+}
+
+impl MemoryBlock {
+    fn new(class: BlockClass) -> Self {
+        let slots = match class {
+            BlockClass::Shards => 0,
+            BlockClass::Objects(class) => BLOCK_BYTES as u32 / CLASS_BYTES[usize::from(class)],
+        };
+        let used = vec![0; slots.div_ceil(64) as usize];
+        Self { class, slots, used_count: 0, is_partial: false, hint: 0, used }
+    }
+
+    fn is_used(&self, slot: u32) -> bool {
+        self.used.get(slot as usize / 64).is_some_and(|bits| bits >> (slot % 64) & 1 != 0)
+    }
+
+    fn take(&mut self) -> Option<u32> {
+        if self.used_count == self.slots {
+            return None;
+        }
+        let words = self.used.len() as u32;
+        for step in 0..words {
+            let index = (self.hint + step) % words;
+            let bits = self.used[index as usize];
+            let slot = 64 * index + (!bits).trailing_zeros();
+            if bits != u64::MAX && slot < self.slots {
+                self.used[index as usize] |= 1 << (slot % 64);
+                (self.used_count, self.hint) = (self.used_count + 1, index);
+                return Some(slot);
+            }
+        }
+        None
+    }
+
+    fn put_back(&mut self, slot: u32) {
+        debug_assert!(self.is_used(slot));
+        self.used[slot as usize / 64] &= !(1 << (slot % 64));
+        (self.used_count, self.hint) = (self.used_count - 1, slot / 64);
+    }
+
+    fn private_bytes(&self) -> u64 {
+        (size_of::<Self>() + 8 * self.used.len() + 4) as u64
+    }
+}
+
+impl Blocks {
+    /// Makes the memory of a store, with no block in it.
+    pub(crate) fn create(
+        name: &str,
+        memory_bytes: u64,
+        private_bytes: u64,
+    ) -> Result<(Self, StoreView), StoreError> {
+        let layout = StoreLayout::of(memory_bytes);
+        let segment = Arc::new(Segment::create(name, layout.region_bytes(), Pages::Small)?);
+        // A memfd is born 0777: whoever has a descriptor without the right to write could open it again with.
+        rustix::fs::fchmod(&*segment, Mode::RUSR).map_err(|error| StoreError::system("fchmod", error))?;
+        segment.grow(layout.blocks_place)?;
+        let words = crate::words::StoreWords::of_owner(&segment)?;
+        let mut seed = [0; 8];
+        rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
+            .map_err(|error| StoreError::system("getrandom", error))?;
+        let first = words.words(0, 512).ok_or(StoreError::NotAStore("it is too small"))?;
+        first.store(word::REGION_BYTES as usize / 8, memory_bytes);
+        first.store(word::HASH_SEED as usize / 8, u64::from_ne_bytes(seed));
+        first.store(word::COMMITTED as usize / 8, layout.blocks_place);
+        first[word::MAGIC as usize / 8].store(crate::layout::MAGIC, Ordering::Release);
+        let state = BlocksState {
+            blocks: Vec::new(),
+            partial: vec![Vec::new(); CLASSES],
+            free_shards: Vec::new(),
+            private_bytes,
+        };
+        Ok((Self { segment, memory_bytes, state: Mutex::new(state) }, StoreView::new(words)?))
+    }
+
+    /// Opens the memory again, without the right to write.
+    pub(crate) fn reader_descriptor(&self) -> Result<OwnedFd, StoreError> {
+        let path = format!("/proc/self/fd/{}", self.segment.as_fd().as_raw_fd());
+        rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|error| StoreError::system("open(/proc/self/fd)", error))
+    }
+
+    fn state(&self) -> MutexGuard<'_, BlocksState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the bytes in use: blocks, the words before them, and private memory.
+    pub(crate) fn used_bytes(&self) -> u64 {
+        self.segment.committed_bytes() + self.state().private_bytes
+    }
+
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.memory_bytes
+    }
+
+    /// Reserves a place for an object with `payload` bytes, in the block of `near` if its class suits and it
+    /// has room. Returns the place with the incarnation that the object there will have.
+    pub(crate) fn reserve(
+        &self,
+        view: &StoreView,
+        payload: usize,
+        near: Option<ObjectAddress>,
+    ) -> Result<ObjectAddress, StoreError> {
+        let bytes = HEADER_BYTES + payload;
+        let class = class_for(bytes).ok_or(StoreError::ValueTooLong { bytes: payload })?;
+        let mut state = self.state();
+        let near = near.and_then(|near| view.layout.block_of(near.place));
+        if let Some(place) = near.and_then(|(block, _)| state.take_in(view, block as u32, class)) {
+            return Ok(address(view, place));
+        }
+        if let Some(place) = state.take(view, usize::from(class)) {
+            return Ok(address(view, place));
+        }
+        if let Some(block) = self.new_block(&mut state, view, BlockClass::Objects(class))? {
+            state.offer(block);
+        } else if state.empty_block().is_some() {
+            // `change_empty_block` gives it this class.
+            return Err(self.full_with(&state, bytes as u64));
+        }
+        // Where there is no block left, an object may lie in a larger class's.
+        let place = (usize::from(class)..CLASSES).find_map(|class| state.take(view, class));
+        place.map(|place| address(view, place)).ok_or_else(|| self.full_with(&state, bytes as u64))
+    }
+
+    /// Returns the error that there is no room.
+    pub(crate) fn full(&self, needed_bytes: u64) -> StoreError {
+        self.full_with(&self.state(), needed_bytes)
+    }
+
+    fn full_with(&self, state: &BlocksState, needed_bytes: u64) -> StoreError {
+        let used_bytes = self.segment.committed_bytes() + state.private_bytes;
+        StoreError::Full { needed_bytes, used_bytes, memory_bytes: self.memory_bytes }
+    }
+
+    /// Gives an empty block of another class to the class of objects with `bytes` bytes, header included, and
+    /// returns whether there was one. The caller excludes all commits: one of them could be about to lock an
+    /// object that was in the block.
+    pub(crate) fn change_empty_block(&self, view: &StoreView, bytes: usize) -> bool {
+        let mut state = self.state();
+        let (Some(block), Some(class)) = (state.empty_block(), class_for(bytes)) else { return false };
+        state.change_class(view, block, class);
+        state.offer(block);
+        true
+    }
+
+    /// Tells whether an object of the class for `bytes` bytes, header included, is in use.
+    pub(crate) fn has_class(&self, bytes: usize) -> bool {
+        let Some(class) = class_for(bytes) else { return false };
+        let state = self.state();
+        state.blocks.iter().any(|block| block.class == BlockClass::Objects(class) && block.used_count > 0)
+    }
+
+    /// Returns a slot of a block, both chosen by a random number.
+    pub(crate) fn random_slot(&self, random: u64) -> (u32, u32) {
+        let state = self.state();
+        let block = random % (state.blocks.len() as u64).max(1);
+        let slots = state.blocks.get(block as usize).map_or(1, |block| block.slots.max(1));
+        (block as u32, (random >> 32) as u32 % slots)
+    }
+
+    /// Returns the number of places in use.
+    pub(crate) fn used_places(&self) -> u64 {
+        self.state().blocks.iter().map(|block| u64::from(block.used_count)).sum()
+    }
+
+    /// Backs another block with memory, if the limit allows one.
+    fn new_block(
+        &self,
+        state: &mut BlocksState,
+        view: &StoreView,
+        class: BlockClass,
+    ) -> Result<Option<u32>, StoreError> {
+        let index = state.blocks.len() as u64;
+        let end = view.layout.block_place(index + 1);
+        let block = MemoryBlock::new(class);
+        let private_bytes = state.private_bytes + block.private_bytes();
+        if index == view.layout.blocks_max || end + private_bytes > self.memory_bytes {
+            return Ok(None);
+        }
+        self.segment.grow(end)?;
+        view.words.set_committed(end);
+        store_word(view, word::COMMITTED, end);
+        let word = BlockWord { changes: 1, class: Some(class) };
+        store_word(view, view.layout.class_place(index), word.to_word());
+        state.private_bytes = private_bytes;
+        state.blocks.push(block);
+        Ok(Some(index as u32))
+    }
+
+    /// Gives the place of an object back. Its header says already that it is free.
+    pub(crate) fn give_back(&self, view: &StoreView, place: u64) {
+        let Some((block, offset)) = view.layout.block_of(place) else { return };
+        let mut state = self.state();
+        let Some(found) = state.blocks.get_mut(block as usize) else { return };
+        if let BlockClass::Objects(class) = found.class {
+            found.put_back(offset / CLASS_BYTES[usize::from(class)]);
+            state.offer(block as u32);
+        }
+    }
+
+    /// Reserves a shard of the table.
+    pub(crate) fn reserve_shard(&self, view: &StoreView) -> Result<u64, StoreError> {
+        let mut state = self.state();
+        if state.free_shards.is_empty() {
+            let block = self.new_block(&mut state, view, BlockClass::Shards)?;
+            let block = block.ok_or_else(|| self.full_with(&state, SHARD_BYTES))?;
+            let place = view.layout.block_place(u64::from(block));
+            state
+                .free_shards
+                .extend((0..BLOCK_BYTES / SHARD_BYTES).rev().map(|shard| place + shard * SHARD_BYTES));
+        }
+        state.free_shards.pop().ok_or_else(|| self.full_with(&state, SHARD_BYTES))
+    }
+
+    /// Gives a shard back, whose buckets all say that their keys are elsewhere.
+    pub(crate) fn give_back_shard(&self, place: u64) {
+        self.state().free_shards.push(place);
+    }
+
+    /// Returns the place in use at or after slot `slot` of block `block`, of class `only` if that is given,
+    /// and the slot after it; goes on in the next block, and returns `None` after the last one.
+    pub(crate) fn next_used(
+        &self,
+        view: &StoreView,
+        mut block: u32,
+        mut slot: u32,
+        only: Option<u8>,
+    ) -> Option<(u64, u32, u32)> {
+        let state = self.state();
+        loop {
+            let found = state.blocks.get(block as usize)?;
+            let class = match found.class {
+                BlockClass::Objects(class) if only.is_none_or(|only| only == class) => Some(class),
+                _ => None,
+            };
+            if let Some(class) = class {
+                while slot < found.slots {
+                    if found.is_used(slot) {
+                        let offset = slot * CLASS_BYTES[usize::from(class)];
+                        return Some((
+                            view.layout.block_place(block.into()) + u64::from(offset),
+                            block,
+                            slot + 1,
+                        ));
+                    }
+                    slot += 1;
+                }
+            }
+            (block, slot) = (block + 1, 0);
+        }
+    }
+
+    /// Returns the bytes that the object at `place` can have, header included.
+    pub(crate) fn capacity(&self, view: &StoreView, place: u64) -> usize {
+        view.slot(place).map_or(0, |(unit, _, _)| 8 * unit.len())
+    }
+}
+
+impl BlocksState {
+    fn take(&mut self, view: &StoreView, class: usize) -> Option<u64> {
+        while let Some(block) = self.partial[class].last().copied() {
+            if let Some(place) = self.take_in(view, block, class as u8) {
+                return Some(place);
+            }
+            self.partial[class].pop();
+            self.blocks[block as usize].is_partial = false;
+        }
+        None
+    }
+
+    fn take_in(&mut self, view: &StoreView, block: u32, class: u8) -> Option<u64> {
+        let found = self.blocks.get_mut(block as usize)?;
+        if found.class != BlockClass::Objects(class) {
+            return None;
+        }
+        let offset = found.take()? * CLASS_BYTES[usize::from(class)];
+        Some(view.layout.block_place(u64::from(block)) + u64::from(offset))
+    }
+
+    fn empty_block(&self) -> Option<u32> {
+        let is_empty = |block: &MemoryBlock| block.used_count == 0 && block.class != BlockClass::Shards;
+        self.blocks.iter().position(is_empty).map(|block| block as u32)
+    }
+
+    fn offer(&mut self, block: u32) {
+        let found = &mut self.blocks[block as usize];
+        if let BlockClass::Objects(class) = found.class {
+            if !found.is_partial {
+                found.is_partial = true;
+                self.partial[usize::from(class)].push(block);
+            }
+        }
+    }
+
+    /// Makes an empty block one of another class. All places of the new class begin with the header of a free
+    /// object, whose version is not below any that was there.
+    fn change_class(&mut self, view: &StoreView, index: u32, new: u8) {
+        let block = &mut self.blocks[index as usize];
+        let BlockClass::Objects(old) = block.class else { return };
+        let class_place = view.layout.class_place(index.into());
+        let word = BlockWord::from_word(view.load(class_place));
+        let place = view.layout.block_place(index.into());
+        let slots = |class: u8| (0..).map(move |slot| slot * u64::from(CLASS_BYTES[usize::from(class)]));
+        let heads = |class: u8| {
+            slots(class).take((BLOCK_BYTES / u64::from(CLASS_BYTES[usize::from(class)])) as usize)
+        };
+        let newest = heads(old).map(|offset| view.load(place + offset)).max().unwrap_or(0);
+        // Readers by an old address see the block without a class until its headers are there.
+        store_word(view, class_place, BlockWord { changes: word.changes + 1, class: None }.to_word());
+        // Pairs with the acquire fence in `protocol::read`: who sees a word stored below sees the changed
+        // class, too.
+        std::sync::atomic::fence(Ordering::Release);
+        // An address of before most likely has another incarnation than a number that is new for each change.
+        let shape =
+            ObjectShape { incarnation: (word.changes as u16).wrapping_mul(0x9e37), ..ObjectShape::default() };
+        for offset in heads(new) {
+            if let Some(unit) = view.unit(place + offset, 2) {
+                unit.store(0, version::new(version::time(newest), false));
+                unit.store(1, shape.to_word());
+            }
+        }
+        self.private_bytes -= block.private_bytes();
+        let was_partial = block.is_partial;
+        *block = MemoryBlock::new(BlockClass::Objects(new));
+        self.private_bytes += block.private_bytes();
+        if was_partial {
+            self.partial[usize::from(old)].retain(|other| *other != index);
+        }
+        if let Some([word_of_class]) = view.unit(class_place, 1) {
+            let new = BlockWord { changes: word.changes + 1, class: Some(BlockClass::Objects(new)) };
+            // Pairs with the acquire fence in `protocol::read`, after the class was loaded.
+            word_of_class.store(new.to_word(), Ordering::Release);
+        }
+    }
+}
+
+/// Returns the address that the object to be at `place` will have.
+fn address(view: &StoreView, place: u64) -> ObjectAddress {
+    ObjectAddress { place, incarnation: ObjectShape::from_word(view.load(place + 8)).incarnation }
+}
+
+/// Stores a word that is read on its own; release.
+pub(crate) fn store_word(view: &StoreView, place: u64, value: u64) {
+    if let Some([word]) = view.unit(place, 1) {
+        word.store(value, Ordering::Release);
+    }
+}
+
+/// WriteSet a free unit of any kind: locked, then `body`, then with `version`. The caller is the only writer.
+pub(crate) fn rewrite<R>(unit: &[std::sync::atomic::AtomicU64], version: u64, body: impl FnOnce() -> R) -> R {
+    let is_mine = lock(unit, unit.load(0));
+    debug_assert!(is_mine);
+    let result = body();
+    unlock(unit, version);
+    result
+}

@@ -1,0 +1,101 @@
+//! An object as bytes in private memory, from which it is written.
+
+use std::sync::atomic::AtomicU64;
+
+use crate::bytes;
+use crate::error::StoreError;
+use crate::layout::{HEADER_BYTES, HEADER_WORDS, LONG_KEY, ObjectShape};
+use crate::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::protocol::UnitWords;
+
+/// The bytes before the payload: version and shape, which the checksum covers, too.
+const HEAD: usize = 16;
+
+/// The payload of an object, with room for what else its checksum covers.
+#[derive(Clone, Debug)]
+pub(crate) struct ObjectImage {
+    bytes: Vec<u8>,
+    key: u8,
+    flags: u8,
+}
+
+impl ObjectImage {
+    /// Returns the image of a key and its value.
+    pub(crate) fn of_key(key: &[u8], value: &[u8], expires_at_ms: Option<u64>) -> Result<Self, StoreError> {
+        check_key(key)?;
+        check_value(value)?;
+        let mut bytes = Vec::with_capacity(HEAD + 16 + key.len() + value.len());
+        bytes.resize(HEAD, 0);
+        let mut flags = ObjectShape::KEYED;
+        if let Some(at) = expires_at_ms {
+            flags |= ObjectShape::EXPIRES;
+            bytes.extend_from_slice(&at.to_ne_bytes());
+        }
+        if key.len() >= usize::from(LONG_KEY) {
+            bytes.extend_from_slice(&(key.len() as u64).to_ne_bytes());
+        }
+        bytes.extend_from_slice(key);
+        bytes.extend_from_slice(value);
+        Ok(Self { bytes, key: key.len().min(usize::from(LONG_KEY)) as u8, flags })
+    }
+
+    /// Returns the image of an object without a key.
+    pub(crate) fn of_object(payload: &[u8]) -> Result<Self, StoreError> {
+        check_value(payload)?;
+        Ok(Self { bytes: [&[0; HEAD], payload].concat(), key: 0, flags: 0 })
+    }
+
+    /// Returns the bytes of the payload.
+    pub(crate) fn payload(&self) -> &[u8] {
+        &self.bytes[HEAD..]
+    }
+
+    /// Returns the bytes of the value, after a key of `key_bytes` bytes.
+    pub(crate) fn value(&self, key_bytes: usize) -> &[u8] {
+        let long = if self.key == LONG_KEY { 8 } else { 0 };
+        let expiry = if self.flags & ObjectShape::EXPIRES != 0 { 8 } else { 0 };
+        &self.payload()[expiry + long + key_bytes..]
+    }
+
+    /// Returns when the key expires.
+    pub(crate) fn expires_at_ms(&self) -> Option<u64> {
+        let at = self.payload().first_chunk::<8>().filter(|_| self.flags & ObjectShape::EXPIRES != 0);
+        at.map(|at| u64::from_ne_bytes(*at))
+    }
+
+    /// Returns the number of bytes of the object, header included.
+    pub(crate) fn object_bytes(&self) -> usize {
+        HEADER_BYTES + self.payload().len()
+    }
+
+    /// Stores all but the version into a locked object that is large enough; it gets `version` then.
+    pub(crate) fn store(&mut self, unit: &[AtomicU64], version: u64, incarnation: u16) {
+        let size = self.payload().len() as u32;
+        let shape = ObjectShape { incarnation, key: self.key, flags: self.flags, size }.to_word();
+        self.bytes[..8].copy_from_slice(&version.to_ne_bytes());
+        self.bytes[8..HEAD].copy_from_slice(&shape.to_ne_bytes());
+        unit.store(1, shape);
+        unit.store(2, twox_hash::XxHash3_64::oneshot(&self.bytes));
+        bytes::copy_in(&unit[HEADER_WORDS..], self.payload());
+    }
+}
+
+/// Returns the checksum of an object: XXH3-64 of its version without the lock, its shape and its payload.
+pub(crate) fn checksum(version: u64, shape: ObjectShape, payload: &[u8]) -> u64 {
+    let head = [version.to_ne_bytes(), shape.to_word().to_ne_bytes()].concat();
+    twox_hash::XxHash3_64::oneshot(&[&head, payload].concat())
+}
+
+pub(crate) fn check_key(key: &[u8]) -> Result<(), StoreError> {
+    if key.len() > KEY_BYTES_MAX {
+        return Err(StoreError::KeyTooLong { bytes: key.len() });
+    }
+    Ok(())
+}
+
+pub(crate) fn check_value(value: &[u8]) -> Result<(), StoreError> {
+    if value.len() > VALUE_BYTES_MAX {
+        return Err(StoreError::ValueTooLong { bytes: value.len() });
+    }
+    Ok(())
+}

@@ -1,0 +1,95 @@
+//! Lookups of keys and objects that wait until they have read something settled.
+
+use crate::entry::ObjectAddress;
+use crate::error::StoreError;
+use crate::image::check_key;
+use crate::layout::BUCKET_BYTES;
+use crate::limits::LOOKUPS_UNDER_WAY;
+use crate::table::LocatedKey;
+use crate::view::StoreView;
+
+/// Looks a key up; appends its value to `value`. Returns `None` for a key that is absent or has expired.
+#[inline]
+pub(crate) fn one(
+    view: &StoreView,
+    key: &[u8],
+    value: Option<&mut Vec<u8>>,
+) -> Result<Option<LocatedKey>, StoreError> {
+    check_key(key)?;
+    hashed(view, view.hash(key), key, value)
+}
+
+#[inline]
+fn hashed(
+    view: &StoreView,
+    hash: u64,
+    key: &[u8],
+    mut value: Option<&mut Vec<u8>>,
+) -> Result<Option<LocatedKey>, StoreError> {
+    let old = value.as_ref().map_or(0, |value| value.len());
+    let located = view.settle(|| {
+        if let Some(value) = value.as_deref_mut() {
+            return view.lookup(hash, key, |payload| {
+                value.truncate(old);
+                payload.copy_value(value);
+            });
+        }
+        view.lookup(hash, key, |_| ())
+    });
+    let is_there = match &located {
+        Ok((LocatedKey::Present { head, .. }, _)) => {
+            head.expires_at_ms.is_none() || !head.is_expired(view.now_ms())
+        }
+        _ => false,
+    };
+    if let Some(value) = value.filter(|_| !is_there) {
+        value.truncate(old);
+    }
+    Ok(Some(located?.0).filter(|_| is_there))
+}
+
+/// Looks keys up, several at a time: first all their buckets are asked for, then their objects, and then they
+/// are read. Returns how many were found.
+pub(crate) fn many<K: AsRef<[u8]>>(
+    view: &StoreView,
+    keys: &[K],
+    touch: impl Fn(u64),
+    mut each: impl FnMut(usize, Option<&[u8]>),
+) -> Result<u64, StoreError> {
+    let mut value = Vec::new();
+    let mut hits = 0;
+    for (batch, keys) in keys.chunks(LOOKUPS_UNDER_WAY).enumerate() {
+        let mut hashes = [0; LOOKUPS_UNDER_WAY];
+        let mut homes = [0; LOOKUPS_UNDER_WAY];
+        for ((key, hash), home) in keys.iter().zip(&mut hashes).zip(&mut homes) {
+            check_key(key.as_ref())?;
+            *hash = view.hash(key.as_ref());
+            *home = view.home(*hash);
+            view.words.prefetch(*home);
+            view.words.prefetch(*home + BUCKET_BYTES);
+        }
+        for (hash, home) in hashes.iter().zip(&homes).take(keys.len()) {
+            view.prefetch_objects(*hash, *home);
+        }
+        for (index, (key, hash)) in keys.iter().zip(&hashes).enumerate() {
+            value.clear();
+            let found = hashed(view, *hash, key.as_ref(), Some(&mut value))?;
+            if let Some(LocatedKey::Present { address, .. }) = found {
+                hits += 1;
+                touch(address.place);
+            }
+            each(batch * LOOKUPS_UNDER_WAY + index, found.map(|_| &value[..]));
+        }
+    }
+    Ok(hits)
+}
+
+/// Reads the object at an address.
+pub(crate) fn object(view: &StoreView, address: ObjectAddress) -> Result<Vec<u8>, StoreError> {
+    let mut bytes = Vec::new();
+    let found = view.settle(|| {
+        bytes.clear();
+        view.object_at(address, |payload| payload.copy(&mut bytes))
+    })?;
+    found.map(|_| bytes).ok_or(StoreError::NoObject(address))
+}

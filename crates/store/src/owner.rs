@@ -1,0 +1,152 @@
+//! What all threads of the owner share.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use crate::blocks::Blocks;
+use crate::error::StoreError;
+use crate::layout::word;
+use crate::limits;
+use crate::options::{Eviction, StoreOptions};
+use crate::view::StoreView;
+
+/// The memory of a store, and what its owner keeps beside it.
+#[derive(Debug)]
+pub(crate) struct StoreCore {
+    pub(crate) view: StoreView,
+    pub(crate) blocks: Blocks,
+    /// Commits hold it together. Alone hold it: a split, a change of a block's class, and a transaction that
+    /// others have thwarted too often.
+    gate: RwLock<()>,
+    pub(crate) tallies: StoreTallies,
+    pub(crate) touched: TouchedMarks,
+    pub(crate) hands: SweepHands,
+}
+
+/// Where a walk through all places in use goes on: a block and a slot.
+pub(crate) type SweepHand = Mutex<(u32, u32)>;
+
+/// The walks of a store.
+#[derive(Debug, Default)]
+pub(crate) struct SweepHands {
+    pub(crate) evict: SweepHand,
+    pub(crate) expire: SweepHand,
+    pub(crate) scrub: SweepHand,
+}
+
+/// The counters of a store.
+#[derive(Debug, Default)]
+pub(crate) struct StoreTallies {
+    pub(crate) keys: AtomicU64,
+    pub(crate) hits: AtomicU64,
+    pub(crate) misses: AtomicU64,
+    pub(crate) commits: AtomicU64,
+    pub(crate) conflicts: AtomicU64,
+    pub(crate) expired: AtomicU64,
+    pub(crate) evicted: AtomicU64,
+}
+
+/// Adds to a counter.
+pub(crate) fn count(tally: &AtomicU64, more: u64) {
+    // A counter orders nothing.
+    tally.fetch_add(more, Ordering::Relaxed);
+}
+
+impl StoreCore {
+    pub(crate) fn new(options: &StoreOptions) -> Result<Self, StoreError> {
+        options.check()?;
+        let touched = TouchedMarks::new(options);
+        let (blocks, view) = Blocks::create(&options.name, options.memory_bytes, touched.private_bytes())?;
+        let core = Self {
+            view,
+            blocks,
+            gate: RwLock::new(()),
+            tallies: StoreTallies::default(),
+            touched,
+            hands: SweepHands::default(),
+        };
+        core.first_shard()?;
+        Ok(core)
+    }
+
+    /// Waits until nobody holds the gate alone.
+    pub(crate) fn beside_others(&self) -> RwLockReadGuard<'_, ()> {
+        self.gate.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until nobody else commits.
+    pub(crate) fn alone(&self) -> RwLockWriteGuard<'_, ()> {
+        self.gate.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the time of a commit that has locked all that it writes.
+    ///
+    /// A reader that sees this time in a version then sees the locks of all commits with earlier times: each
+    /// of them locked before it took its time (release, here), and this one took its own after it (acquire,
+    /// here), before it published its versions.
+    pub(crate) fn next_time(&self) -> u64 {
+        let clock = self.view.unit(word::TIME, 1).and_then(|words| words.first());
+        clock.map_or(0, |clock| clock.fetch_add(1, Ordering::AcqRel) + 1)
+    }
+
+    /// Returns the time of the newest commit.
+    pub(crate) fn time(&self) -> u64 {
+        self.view.time()
+    }
+}
+
+/// Which places the owner's threads have touched since the eviction last came by: a bit for each 64 bytes of
+/// the region. Without eviction there are none.
+#[derive(Debug)]
+pub(crate) struct TouchedMarks {
+    bits: Vec<AtomicU64>,
+}
+
+impl TouchedMarks {
+    fn new(options: &StoreOptions) -> Self {
+        let words = match options.eviction {
+            Eviction::Refuse => 0,
+            Eviction::LeastRecentlyUsed => options.memory_bytes / 64 / 64,
+        };
+        Self { bits: (0..words).map(|_| AtomicU64::new(0)).collect() }
+    }
+
+    fn private_bytes(&self) -> u64 {
+        8 * self.bits.len() as u64
+    }
+
+    /// Tells whether the store evicts.
+    pub(crate) fn is_enabled(&self) -> bool {
+        !self.bits.is_empty()
+    }
+
+    /// Marks a place.
+    #[inline]
+    pub(crate) fn touch(&self, place: u64) {
+        if let Some(bits) = self.bits.get((place / 64 / 64) as usize) {
+            let bit = 1 << (place / 64 % 64);
+            // Most marks are there already: a load alone leaves the line shared.
+            if bits.load(Ordering::Relaxed) & bit == 0 {
+                bits.fetch_or(bit, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Clears the mark of a place, and returns whether it was there.
+    pub(crate) fn clear(&self, place: u64) -> bool {
+        let bit = 1 << (place / 64 % 64);
+        let bits = self.bits.get((place / 64 / 64) as usize);
+        bits.is_some_and(|bits| bits.fetch_and(!bit, Ordering::Relaxed) & bit != 0)
+    }
+}
+
+/// Gives way to whom a transaction lost against: the longer, the more often it has lost.
+pub(crate) fn back_off(attempt: u32) {
+    if attempt < limits::BACK_OFF_SPINS_MAX {
+        for _ in 0..16 << attempt {
+            std::hint::spin_loop();
+        }
+    } else {
+        std::thread::yield_now();
+    }
+}

@@ -1,0 +1,132 @@
+//! The memory of a store, as words. `unsafe`: the mapping of a reader, and the words of either mapping.
+//!
+//! Invariants of [`StoreWords`]: `bytes` bytes from `base` on are mapped, shared and readable until drop, and
+//! writable if this process is the owner; no slice reaches past `committed` bytes, which the owner has backed
+//! with memory; the file is sealed against shrinking, so no access can fault.
+
+#![allow(unsafe_code, reason = "maps memory, and reads it as atomic words")]
+
+use std::os::fd::OwnedFd;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use caravan_segment::{Segment, SharedSlice};
+use rustix::fs::SealFlags;
+use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::error::StoreError;
+
+/// The memory of a store, mapped by its owner or, without the right to write, by a reader.
+#[derive(Debug)]
+pub(crate) struct StoreWords {
+    base: NonNull<u8>,
+    bytes: u64,
+    committed: AtomicU64,
+    kept: MappingHolder,
+}
+
+/// What keeps the mapping.
+#[derive(Debug)]
+enum MappingHolder {
+    /// The owner's segment, all of which is addressed from the first word of the slice on.
+    Owner(#[allow(dead_code, reason = "keeps the segment mapped")] SharedSlice),
+    /// Nothing: a reader's mapping is unmapped on drop.
+    Reader,
+}
+
+// SAFETY: the mapping is plain memory, which lives until drop, and is accessed by atomics alone.
+unsafe impl Send for StoreWords {}
+// SAFETY: as above.
+unsafe impl Sync for StoreWords {}
+
+impl StoreWords {
+    /// Addresses a segment of which at least the first word is committed.
+    pub(crate) fn of_owner(segment: &Arc<Segment>) -> Result<Self, StoreError> {
+        let first = segment.slice(0, 8)?;
+        let base = NonNull::new(first.address(0, 8)).ok_or(StoreError::NotAStore("it is not mapped"))?;
+        let committed = AtomicU64::new(segment.committed_bytes());
+        Ok(Self { base, bytes: segment.maximum_bytes(), committed, kept: MappingHolder::Owner(first) })
+    }
+
+    /// Maps a store's file for reading.
+    pub(crate) fn of_reader(file: &OwnedFd) -> Result<Self, StoreError> {
+        let seals =
+            rustix::fs::fcntl_get_seals(file).map_err(|_| StoreError::NotAStore("it is not a memfd"))?;
+        if !seals.contains(SealFlags::SHRINK | SealFlags::SEAL) {
+            return Err(StoreError::NotAStore("it is not sealed against a change of its size"));
+        }
+        let status = rustix::fs::fstat(file).map_err(|error| StoreError::system("fstat", error))?;
+        let bytes = u64::try_from(status.st_size).unwrap_or(0);
+        let length = usize::try_from(bytes).map_err(|_| StoreError::NotAStore("it is too large"))?;
+        if length < 4096 {
+            return Err(StoreError::NotAStore("it is too small"));
+        }
+        // SAFETY: a null hint lets the kernel choose addresses that nothing else uses; `length` is the file's
+        // size and not zero.
+        let mapping =
+            unsafe { rustix::mm::mmap(ptr::null_mut(), length, ProtFlags::READ, MapFlags::SHARED, file, 0) };
+        let mapping = mapping.map_err(|error| StoreError::system("mmap", error))?;
+        let base = NonNull::new(mapping.cast::<u8>()).ok_or(StoreError::NotAStore("it is not mapped"))?;
+        Ok(Self { base, bytes, committed: AtomicU64::new(4096), kept: MappingHolder::Reader })
+    }
+
+    /// Returns the number of bytes that are mapped.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Says that the owner has backed the first `bytes` bytes.
+    pub(crate) fn set_committed(&self, bytes: u64) {
+        // A number like any other: what is in the memory is ordered by the fences of its readers.
+        self.committed.fetch_max(bytes.min(self.bytes), Ordering::Relaxed);
+    }
+
+    /// Returns `count` words from `place` on, or `None` if they are not inside the committed memory or
+    /// `place` is not a multiple of 8. A reader may load from them, with relaxed order (loads of 8 bytes from
+    /// read-only memory are defined for relaxed order alone), and never store.
+    #[inline]
+    pub(crate) fn words(&self, place: u64, count: usize) -> Option<&[AtomicU64]> {
+        let end = place.checked_add((count as u64).checked_mul(8)?)?;
+        if place % 8 != 0 || end > self.committed.load(Ordering::Relaxed) {
+            return None;
+        }
+        // SAFETY: the words are in bounds of the mapping, which lives as long as `self`, and aligned, as the
+        // mapping starts on a page. Atomics may be shared with writers in this or another process.
+        Some(unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(place as usize).cast(), count) })
+    }
+
+    /// Returns the place of a word that [`words`](Self::words) returned.
+    #[inline]
+    pub(crate) fn place_of(&self, word: &AtomicU64) -> u64 {
+        (word.as_ptr().addr() - self.base.as_ptr().addr()) as u64
+    }
+
+    /// Asks for the cache line at `place`, to be read soon. A hint: any place is safe.
+    #[inline]
+    pub(crate) fn prefetch(&self, place: u64) {
+        let address = self.base.as_ptr().wrapping_add(place as usize);
+        // SAFETY: a prefetch may name any address; it neither reads nor writes nor faults.
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast());
+        }
+        // SAFETY: as above.
+        #[cfg(target_arch = "aarch64")]
+        unsafe {
+            std::arch::asm!("prfm pldl1keep, [{}]", in(reg) address, options(nostack, preserves_flags));
+        }
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+        let _ = address;
+    }
+}
+
+impl Drop for StoreWords {
+    fn drop(&mut self) {
+        if matches!(self.kept, MappingHolder::Reader) {
+            // SAFETY: `of_reader` mapped the memory with this length, and every borrow of it has ended.
+            let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.bytes as usize) };
+            debug_assert!(unmapped.is_ok());
+        }
+    }
+}

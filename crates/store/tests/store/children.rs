@@ -1,0 +1,87 @@
+//! Processes of a test: this test binary again, which runs one role and says by its status whether its checks
+//! held.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Child, Command, Stdio};
+
+use caravan_store::faults::{PlantedFault, plant};
+
+use crate::{hunter, owner, threads};
+
+const ROLE: &str = "CARAVAN_STORE_TEST_ROLE";
+const FAULT: &str = "CARAVAN_STORE_TEST_FAULT";
+/// The status of a process whose checks found something wrong.
+pub const CAUGHT: i32 = 42;
+
+const FAULTS: &[PlantedFault] = &[
+    PlantedFault::TornRead,
+    PlantedFault::NoValidation,
+    PlantedFault::NoRevalidation,
+    PlantedFault::HastyAbsence,
+];
+
+/// What a role does: with the descriptor of its parent's store, and whether a fault is planted.
+type Role = fn(OwnedFd, bool) -> Result<(), String>;
+
+const ROLES: &[(&str, Role)] = &[
+    ("torn", hunter::read_values),
+    ("present", hunter::read_present),
+    ("sums", threads::move_and_sum),
+    ("claims", threads::claim_keys),
+    ("counts", threads::count_up),
+    ("owner", owner::own),
+];
+
+/// A started process, killed when it is dropped.
+pub struct Running(Child);
+
+impl Running {
+    pub fn status(&mut self) -> i32 {
+        self.0.wait().unwrap().code().expect("the process was killed")
+    }
+
+    pub fn has_ended(&mut self) -> bool {
+        self.0.try_wait().unwrap().is_some()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+pub fn start(role: &str, fault: Option<PlantedFault>, descriptor: OwnedFd) -> Running {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--ignored", "--exact", "children::child", "--quiet", "--nocapture"])
+        .env(ROLE, role)
+        .stdin(descriptor);
+    command.stdout(Stdio::null());
+    if let Some(fault) = fault {
+        command.env(FAULT, format!("{fault:?}")).stderr(Stdio::null());
+    }
+    Running(command.spawn().unwrap())
+}
+
+/// Runs a role that needs no store of its parent's.
+pub fn status_of(role: &str, fault: Option<PlantedFault>) -> i32 {
+    start(role, fault, std::fs::File::open("/dev/null").unwrap().into()).status()
+}
+
+#[test]
+#[ignore = "run by other tests as a process of its own"]
+fn child() {
+    let Ok(name) = std::env::var(ROLE) else { return };
+    let fault = std::env::var(FAULT).ok();
+    if let Some(fault) = &fault {
+        plant(*FAULTS.iter().find(|known| format!("{known:?}") == *fault).unwrap());
+    }
+    let (_, role) = ROLES.iter().find(|(known, _)| *known == name).unwrap();
+    let descriptor = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
+    if let Err(text) = role(descriptor, fault.is_some()) {
+        eprintln!("{name}: {text}");
+        std::process::exit(CAUGHT);
+    }
+}
