@@ -1,6 +1,6 @@
 //! A worker: a thread that serves its part of the connections with epoll.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -74,6 +74,8 @@ pub(crate) struct StoreWorker {
     poller: OwnedFd,
     connections: HashMap<u64, (StoreConnection, ConnectionWait)>,
     next: u64,
+    /// The ends of pauses (DEBUG SLEEP), in order. The connection may be gone by then.
+    pauses: BTreeSet<(Instant, u64)>,
     /// A buffer for the connection that is served just now.
     spare: Vec<u8>,
     /// The first worker also removes expired keys.
@@ -98,6 +100,7 @@ impl StoreWorker {
             poller,
             connections: HashMap::new(),
             next: BELL + 1,
+            pauses: BTreeSet::new(),
             spare: Vec::new(),
             removes_expired,
         })
@@ -138,11 +141,8 @@ impl StoreWorker {
 
     fn longest_wait(&self, now: Instant) -> Duration {
         let most = if self.removes_expired { limits::EXPIRY_INTERVAL } else { GLANCE };
-        let times = self.connections.values().filter_map(|(_, wait)| match wait {
-            ConnectionWait::Time(until) => Some(until.saturating_duration_since(now)),
-            _ => None,
-        });
-        times.min().map_or(most, |time| time.min(most))
+        let pause = self.pauses.first().map(|(until, _)| until.saturating_duration_since(now));
+        pause.map_or(most, |pause| pause.min(most))
     }
 
     fn wait(&self, tokens: &mut Vec<u64>, most: Duration) {
@@ -190,6 +190,9 @@ impl StoreWorker {
                 return self.close(token);
             }
             *before = wait;
+            if let ConnectionWait::Time(until) = wait {
+                self.pauses.insert((until, token));
+            }
         }
     }
 
@@ -202,10 +205,10 @@ impl StoreWorker {
 
     /// Goes on with the connections whose pause is over.
     fn wake(&mut self, now: Instant, now_ms: u64) {
-        let is_due = |wait: &ConnectionWait| matches!(wait, ConnectionWait::Time(until) if *until <= now);
-        let due: Vec<u64> =
-            self.connections.iter().filter(|(_, (_, wait))| is_due(wait)).map(|(token, _)| *token).collect();
-        due.into_iter().for_each(|token| self.advance(token, now, now_ms));
+        while let Some((_, token)) = self.pauses.first().copied().filter(|(until, _)| *until <= now) {
+            self.pauses.pop_first();
+            self.advance(token, now, now_ms);
+        }
     }
 
     fn remove_expired(&self) {
