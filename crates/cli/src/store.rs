@@ -7,6 +7,7 @@ use std::io::{self, IsTerminal, Read, Write, stdin, stdout};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use caravan_bench::Error as Shared;
 use caravan_segment::printable;
 use caravan_store_server::{StoreAnswer, StoreClient};
 use serde_json::{Map, Value, json};
@@ -34,7 +35,8 @@ fn socket_path(name: &str) -> Result<PathBuf, Error> {
         Some(folder) => Path::new(&folder).join("caravan"),
         None => PathBuf::from(format!("/tmp/caravan-{uid}")),
     };
-    let failed = |source| Error::File { what: "use the folder", path: folder.clone(), source };
+    let failed =
+        |source| Error::Shared(Shared::File { what: "use the folder", path: folder.clone(), source });
     match std::fs::DirBuilder::new().mode(0o700).create(&folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
         _ => {}
@@ -52,7 +54,7 @@ fn socket_path(name: &str) -> Result<PathBuf, Error> {
 /// Returns the first line of a file with a password.
 fn password(path: &Path) -> Result<Vec<u8>, Error> {
     let text =
-        std::fs::read(path).map_err(|source| Error::File { what: "read", path: path.into(), source })?;
+        std::fs::read(path).map_err(|source| Shared::File { what: "read", path: path.into(), source })?;
     let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     match line.is_empty() {
@@ -82,7 +84,7 @@ impl StoreTalk {
                 "{store} is not served: nobody listens at {}. Start it with `caravan store serve`",
                 socket.display()
             )),
-            _ => Error::File { what: "connect to", path: socket.clone(), source },
+            _ => Shared::File { what: "connect to", path: socket.clone(), source }.into(),
         })?;
         let mut talk = Self { client, store };
         if let Some(file) = &choice.password_file {
@@ -121,7 +123,7 @@ fn insert_bytes(object: &mut Map<String, Value>, name: &str, bytes: &[u8]) {
 }
 
 fn print_line(line: impl std::fmt::Display) -> Result<(), Error> {
-    writeln!(stdout(), "{line}").map_err(Error::Output)
+    crate::print(&format!("{line}\n"))
 }
 
 fn get(args: &StoreGet) -> Result<(), Error> {
@@ -144,7 +146,7 @@ fn get(args: &StoreGet) -> Result<(), Error> {
         return print_line(printable(&value));
     }
     let mut out = stdout().lock();
-    out.write_all(&value).and_then(|()| out.flush()).map_err(Error::Output)
+    Ok(out.write_all(&value).and_then(|()| out.flush()).map_err(Shared::Output)?)
 }
 
 fn set(args: &StoreSet) -> Result<(), Error> {
@@ -156,7 +158,7 @@ fn set(args: &StoreSet) -> Result<(), Error> {
             // One byte more than a value may have is enough for the store to refuse it.
             let most = caravan_store::limits::VALUE_BYTES_MAX as u64 + 1;
             let read = stdin().lock().take(most).read_to_end(&mut value);
-            read.map_err(|source| Error::File { what: "read", path: "standard input".into(), source })?;
+            read.map_err(|source| Shared::File { what: "read", path: "standard input".into(), source })?;
             value
         }
     };
@@ -198,13 +200,13 @@ fn scan(args: &StoreScan) -> Result<(), Error> {
             if args.choice.json {
                 let mut object = Map::new();
                 insert_bytes(&mut object, "key", key);
-                writeln!(out, "{}", Value::Object(object)).map_err(Error::Output)?;
+                writeln!(out, "{}", Value::Object(object)).map_err(Shared::Output)?;
             } else {
-                writeln!(out, "{}", printable(key)).map_err(Error::Output)?;
+                writeln!(out, "{}", printable(key)).map_err(Shared::Output)?;
             }
         }
         if next == b"0" {
-            return out.flush().map_err(Error::Output);
+            return Ok(out.flush().map_err(Shared::Output)?);
         }
         cursor = next.clone();
     }

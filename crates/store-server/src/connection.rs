@@ -27,17 +27,17 @@ pub(crate) enum ConnectionWait {
 ///
 /// Invariants: `sent <= session.output().len()`; nothing is read while output waits, so both buffers are bounded.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct StoreConnection {
     socket: OwnedFd,
     session: Session,
     input: Vec<u8>,
     sent: usize,
     paused_until: Option<Instant>,
-    /// When the client last took a byte of the output.
+    /// When the client last took a byte of the output, or had none to take.
     moved: Instant,
 }
 
-impl Connection {
+impl StoreConnection {
     pub(crate) fn new(socket: OwnedFd, session: Session, now: Instant) -> Self {
         Self { socket, session, input: Vec::new(), sent: 0, paused_until: None, moved: now }
     }
@@ -72,6 +72,9 @@ impl Connection {
         let mut has_read = false;
         loop {
             self.paused_until = None;
+            if self.session.output().is_empty() {
+                self.moved = now;
+            }
             let taken = self.session.serve(&self.input, now_ms);
             self.input.drain(..taken);
             let pause = self.session.take_pause();
@@ -164,8 +167,43 @@ enum ReadOutcome {
     End,
 }
 
-impl AsFd for Connection {
+impl AsFd for StoreConnection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+    use std::sync::Arc;
+
+    use caravan_store::{Store, StoreOptions};
+
+    use super::*;
+    use crate::state::ServerFacts;
+
+    #[test]
+    fn a_client_that_takes_nothing_stalls_and_one_that_has_nothing_to_take_does_not() {
+        let store = Arc::new(Store::embedded(StoreOptions::new(16 << 20)).expect("a store"));
+        store.put(b"k", &[b'x'; 500_000]).expect("room");
+        let state = Arc::new(ServerState::new(store, ServerFacts::new("test"), None));
+        let (client, server) = UnixStream::pair().expect("a pair");
+        let (begin, spare) = (Instant::now(), &mut Vec::new());
+        let session = Session::new(Arc::clone(&state), "test".to_owned(), 0);
+        let mut connection = StoreConnection::new(server.into(), session, begin);
+        // It is idle for an hour before its first request.
+        let asked = begin + Duration::from_secs(3600);
+        assert!(!connection.is_stalled(asked, limits::OUTPUT_STALLED_MAX));
+        rustix::io::write(&client, b"GET k\r\nGET k\r\n").expect("sent");
+        assert_eq!(connection.advance(&state, spare, asked, 0), ConnectionWait::Output);
+        let most = limits::OUTPUT_STALLED_MAX;
+        assert!(!connection.is_stalled(asked + most - Duration::from_millis(1), most));
+        assert!(connection.is_stalled(asked + most, most));
+        // It takes something.
+        rustix::io::read(&client, &mut vec![0; 100_000]).expect("read");
+        let later = asked + most;
+        assert_eq!(connection.advance(&state, spare, later, 0), ConnectionWait::Output);
+        assert!(!connection.is_stalled(later, most));
     }
 }

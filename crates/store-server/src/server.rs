@@ -17,7 +17,7 @@ use crate::error::ServeError;
 use crate::limits;
 use crate::listen::{UnixListening, listen_tcp};
 use crate::state::{ServerFacts, ServerState, count};
-use crate::worker::{Tell, Worker, WorkerPost, unix_ms};
+use crate::worker::{StoreWorker, Tell, WorkerPost, unix_ms};
 
 /// What a server is started with.
 #[derive(Clone, Debug)]
@@ -116,7 +116,7 @@ impl StoreServer {
         let thread = |name: String| std::thread::Builder::new().name(name);
         for (index, post) in self.posts.iter().enumerate() {
             let worker =
-                Worker::new(Arc::clone(post), Arc::clone(&self.state), Arc::clone(tell), index == 0)?;
+                StoreWorker::new(Arc::clone(post), Arc::clone(&self.state), Arc::clone(tell), index == 0)?;
             let spawned = thread(format!("store-{index}")).spawn(move || worker.serve());
             self.workers.push(spawned.map_err(ServeError::system("start a thread"))?);
         }

@@ -48,7 +48,7 @@ pub(crate) struct CommandQueue {
 }
 
 /// What runs commands: the batch of one read holds its turn, and gives it up for a transaction that runs alone.
-enum Turn {
+enum CommandTurn {
     Shared,
     Alone,
 }
@@ -90,12 +90,12 @@ impl Session {
                         continue;
                     }
                     commands += 1;
-                    if let Turn::Alone = self.turn_of(words) {
+                    if let CommandTurn::Alone = self.turn_of(words) {
                         drop(shared.take());
                         let _alone = state.turn.write().unwrap_or_else(PoisonError::into_inner);
-                        self.dispatch(words, &Turn::Alone);
+                        self.dispatch(words, &CommandTurn::Alone);
                     } else {
-                        self.dispatch(words, &Turn::Shared);
+                        self.dispatch(words, &CommandTurn::Shared);
                     }
                     shared.get_or_insert_with(|| state.turn.read().unwrap_or_else(PoisonError::into_inner));
                 }
@@ -141,16 +141,16 @@ impl Session {
     }
 
     /// Returns whether a request has to run alone: EXEC with a command on the whole store in its queue.
-    fn turn_of(&self, words: CommandWords<'_>) -> Turn {
+    fn turn_of(&self, words: CommandWords<'_>) -> CommandTurn {
         let whole = |queue: &CommandQueue| queue.commands.iter().any(|(spec, _)| spec.is_whole());
         let is_alone = self.queue.as_ref().is_some_and(|queue| words.is(0, "exec") && whole(queue));
-        if is_alone { Turn::Alone } else { Turn::Shared }
+        if is_alone { CommandTurn::Alone } else { CommandTurn::Shared }
     }
 
-    fn dispatch(&mut self, words: CommandWords<'_>, turn: &Turn) {
+    fn dispatch(&mut self, words: CommandWords<'_>, turn: &CommandTurn) {
         match self.admit(words) {
             Ok(spec) if self.queue.is_some() && !spec.is_at_once() => self.keep(spec, words),
-            Ok(spec) if matches!(turn, Turn::Alone) && spec.name == "exec" => {
+            Ok(spec) if matches!(turn, CommandTurn::Alone) && spec.name == "exec" => {
                 self.note(spec);
                 self.exec_alone();
             }

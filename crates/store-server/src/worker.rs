@@ -1,6 +1,6 @@
 //! A worker: a thread that serves its part of the connections with epoll.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
 
-use crate::connection::{Connection, ConnectionWait};
+use crate::connection::{ConnectionWait, StoreConnection};
 use crate::error::ServeError;
 use crate::limits;
 use crate::session::Session;
@@ -67,20 +67,22 @@ impl WorkerPost {
 }
 
 /// A worker's own part.
-pub(crate) struct Worker {
+pub(crate) struct StoreWorker {
     post: Arc<WorkerPost>,
     state: Arc<ServerState>,
     tell: Tell,
     poller: OwnedFd,
-    connections: HashMap<u64, (Connection, ConnectionWait)>,
+    connections: HashMap<u64, (StoreConnection, ConnectionWait)>,
     next: u64,
+    /// The ends of pauses (DEBUG SLEEP), in order. The connection may be gone by then.
+    pauses: BTreeSet<(Instant, u64)>,
     /// A buffer for the connection that is served just now.
     spare: Vec<u8>,
     /// The first worker also removes expired keys.
     removes_expired: bool,
 }
 
-impl Worker {
+impl StoreWorker {
     pub(crate) fn new(
         post: Arc<WorkerPost>,
         state: Arc<ServerState>,
@@ -98,6 +100,7 @@ impl Worker {
             poller,
             connections: HashMap::new(),
             next: BELL + 1,
+            pauses: BTreeSet::new(),
             spare: Vec::new(),
             removes_expired,
         })
@@ -138,11 +141,8 @@ impl Worker {
 
     fn longest_wait(&self, now: Instant) -> Duration {
         let most = if self.removes_expired { limits::EXPIRY_INTERVAL } else { GLANCE };
-        let times = self.connections.values().filter_map(|(_, wait)| match wait {
-            ConnectionWait::Time(until) => Some(until.saturating_duration_since(now)),
-            _ => None,
-        });
-        times.min().map_or(most, |time| time.min(most))
+        let pause = self.pauses.first().map(|(until, _)| until.saturating_duration_since(now));
+        pause.map_or(most, |pause| pause.min(most))
     }
 
     fn wait(&self, tokens: &mut Vec<u64>, most: Duration) {
@@ -169,7 +169,7 @@ impl Worker {
             }
             self.next += 1;
             let session = Session::new(Arc::clone(&self.state), address, now_ms);
-            let connection = Connection::new(socket, session, now);
+            let connection = StoreConnection::new(socket, session, now);
             self.connections.insert(token, (connection, ConnectionWait::Input));
         }
     }
@@ -190,6 +190,9 @@ impl Worker {
                 return self.close(token);
             }
             *before = wait;
+            if let ConnectionWait::Time(until) = wait {
+                self.pauses.insert((until, token));
+            }
         }
     }
 
@@ -202,10 +205,10 @@ impl Worker {
 
     /// Goes on with the connections whose pause is over.
     fn wake(&mut self, now: Instant, now_ms: u64) {
-        let is_due = |wait: &ConnectionWait| matches!(wait, ConnectionWait::Time(until) if *until <= now);
-        let due: Vec<u64> =
-            self.connections.iter().filter(|(_, (_, wait))| is_due(wait)).map(|(token, _)| *token).collect();
-        due.into_iter().for_each(|token| self.advance(token, now, now_ms));
+        while let Some((_, token)) = self.pauses.first().copied().filter(|(until, _)| *until <= now) {
+            self.pauses.pop_first();
+            self.advance(token, now, now_ms);
+        }
     }
 
     fn remove_expired(&self) {
@@ -214,7 +217,7 @@ impl Worker {
     }
 
     fn close_stalled(&mut self, now: Instant) {
-        let stalled = |(token, (connection, _)): (&u64, &mut (Connection, ConnectionWait))| {
+        let stalled = |(token, (connection, _)): (&u64, &mut (StoreConnection, ConnectionWait))| {
             connection.is_stalled(now, limits::OUTPUT_STALLED_MAX).then_some(*token)
         };
         let stalled: Vec<u64> = self.connections.iter_mut().filter_map(stalled).collect();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use caravan_store::{Store, StoreOptions};
+use caravan_store::{Eviction, Store, StoreOptions};
 use caravan_store_server::{ServerFacts, ServerState, Session};
 
 /// The clock at the start of each test.
@@ -163,8 +163,8 @@ fn keys() {
         ("MSET one 1 two 2 three 3", "+OK"),
         ("KEYS t*", "*2 $5 three $3 two"),
         ("DBSIZE", ":3"),
-        ("SCAN 0 COUNT 100 MATCH o*", "*2 $1 0 *1 $3 one"),
-        ("SCAN 0 COUNT 100 TYPE list", "*2 $1 0 *0"),
+        ("SCAN 0 COUNT 100000 MATCH o*", "*2 $1 0 *1 $3 one"),
+        ("SCAN 0 COUNT 100000 TYPE list", "*2 $1 0 *0"),
         ("SCAN x", "-ERR invalid cursor"),
         ("SCAN 0 COUNT 0", "-ERR syntax error"),
         ("TYPE one", "+string"),
@@ -304,4 +304,44 @@ fn a_key_or_value_that_is_too_long_is_refused_before_anything_is_written() {
     session.serve(request.as_bytes(), rig.now_ms);
     let output = String::from_utf8_lossy(session.output()).into_owned();
     assert!(output.contains("-ERR the value has") && output.ends_with("$-1\r\n"), "{output}");
+}
+
+/// Sets keys until one is refused, at most 400, and returns the last reply.
+fn fill(eviction: Eviction) -> (Rig, Session, String) {
+    let store = Store::embedded(StoreOptions::new(8 << 20).eviction(eviction)).expect("a store");
+    let store = Arc::new(store);
+    let state = ServerState::new(Arc::clone(&store), ServerFacts::new("test"), None);
+    let rig = Rig { state: Arc::new(state), store, now_ms: NOW_MS };
+    let mut session = rig.session();
+    let value = "x".repeat(50_000);
+    for number in 0..400 {
+        session.serve(format!("SET k{number} {value}\r\n").as_bytes(), NOW_MS);
+        let reply = String::from_utf8(std::mem::take(session.output())).expect("text");
+        if reply != "+OK\r\n" {
+            return (rig, session, reply);
+        }
+    }
+    (rig, session, "+OK\r\n".to_owned())
+}
+
+#[test]
+fn a_full_store_refuses_writes_in_the_words_of_redis() {
+    let (rig, mut session, reply) = fill(Eviction::Refuse);
+    assert_eq!(reply, "-OOM command not allowed when used memory > 'maxmemory'.\r\n");
+    rig.expect(&mut session, "MULTI", "+OK");
+    session.serve(format!("SET new {}\r\n", "x".repeat(50_000)).as_bytes(), NOW_MS);
+    session.output().clear();
+    let text = "-EXECABORT Transaction discarded because of: OOM command not allowed when used memory > 'maxmemory'.";
+    rig.expect(&mut session, "EXEC", text);
+    rig.expect(&mut session, "GET new", "$-1");
+    rig.expect(&mut session, "DEL k0", ":1");
+    rig.expect(&mut session, "SET small 1", "+OK");
+}
+
+#[test]
+fn a_store_that_evicts_takes_writes_for_ever() {
+    let (rig, mut session, reply) = fill(Eviction::LeastRecentlyUsed);
+    assert_eq!(reply, "+OK\r\n");
+    rig.expect(&mut session, "EXISTS k399", ":1");
+    assert!(rig.store.counts().evicted > 100);
 }

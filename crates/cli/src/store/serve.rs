@@ -1,6 +1,5 @@
 //! `caravan store serve`: a store and its server in this process.
 
-use std::io::{Write, stdout};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,7 +42,7 @@ pub fn run(args: &StoreServe) -> Result<(), Error> {
         match signals.asked() {
             Asked::Interrupt => {
                 server.end();
-                return Err(Error::Interrupted);
+                return Err(caravan_bench::Error::Interrupted.into());
             }
             Asked::End => {
                 server.end();
@@ -62,22 +61,19 @@ fn sentence(error: impl std::fmt::Display) -> Error {
 /// Prints the one line that says where the store is served.
 fn print_ready(args: &StoreServe, server: &StoreServer) -> Result<(), Error> {
     let (pid, socket) = (std::process::id(), server.socket().display().to_string());
-    let mut out = stdout().lock();
-    let written = if args.json {
+    if args.json {
         let address = server.address().map(|address| address.to_string());
-        let (name, memory_bytes) = (&args.name, args.memory);
-        writeln!(
-            out,
-            "{}",
-            json!({ "event": "ready", "name": name, "pid": pid, "socket": socket, "address": address,
-                "memory_bytes": memory_bytes })
-        )
-    } else {
-        let tcp = server.address().map_or_else(String::new, |address| format!(" and {address}"));
-        let memory = binary(args.memory);
-        writeln!(out, "The store {} ({memory}) is served at {socket}{tcp} by process {pid}.", args.name)
-    };
-    written.and_then(|()| out.flush()).map_err(Error::Output)
+        return crate::print_json(&json!({
+            "event": "ready", "name": args.name, "pid": pid, "socket": socket, "address": address,
+            "memory_bytes": args.memory,
+        }));
+    }
+    let tcp = server.address().map_or_else(String::new, |address| format!(" and {address}"));
+    let memory = binary(args.memory);
+    crate::print(&format!(
+        "The store {} ({memory}) is served at {socket}{tcp} by process {pid}.\n",
+        args.name
+    ))
 }
 
 /// Each connection takes a descriptor, and shells allow fewer than the limit of connections. Without more, a client waits
