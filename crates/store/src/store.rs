@@ -323,9 +323,8 @@ impl Store {
 
     /// Checks, while no commit runs, that all memory in use can be reached: each key is where its hash leads
     /// to, once, each object in use has a key, is a part of the table, or was allocated, and all counters
-    /// agree. For
-    /// tests: it takes as long as a read of everything, and what a transaction that is still running has allocated
-    /// counts as damage.
+    /// agree. For tests: it takes as long as a read of everything, and what a transaction that is still
+    /// running has allocated counts as damage.
     pub fn audit(&self) -> Result<(), StoreError> {
         let _running = RunningBody::of(self)?;
         self.core.audit()
