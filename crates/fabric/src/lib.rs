@@ -15,5 +15,5 @@ pub mod verbs;
 
 pub use caravan_ring::{SpinMode, SpinPolicy, Turn};
 pub use contract::{Endpoint, Error, Exposure};
-pub use link::{Link, LinkCounts, RING_BYTES_MAX, RING_BYTES_MIN};
+pub use link::{Link, LinkCounts, RING_BYTES_MAX, RING_BYTES_MIN, USER_OPERATIONS_MAX};
 pub use region::{LOANS_MAX, REGION_BYTES_MAX, Region, RegionAccess, RegionNumber, RegionToken};

@@ -10,6 +10,7 @@
 //! A link is used by one thread at a time.
 
 mod connect;
+mod shared;
 mod waiting;
 
 use caravan_ring::{ByteConsumer, ByteProducer, HEADER_BYTES, MappedBytes, MappedCursors, Spans, Wake};
@@ -18,6 +19,8 @@ use caravan_segment::barrier::Fences;
 
 use crate::contract::{Endpoint, EndpointCounts, Error, Exposure, Provider};
 use crate::link_staged::StagedRings;
+pub use shared::USER_OPERATIONS_MAX;
+pub(crate) use shared::{LINK_CONTEXT, UserOperations};
 
 /// The smallest ring.
 pub const RING_BYTES_MIN: u64 = 4 << 10;
@@ -48,6 +51,7 @@ pub struct Link {
     inbound: LinkConsumer,
     staged: Option<StagedRings>,
     counts: LinkCounts,
+    user: UserOperations,
 }
 
 impl Link {
@@ -102,7 +106,8 @@ impl Link {
                 (ByteProducer::new(cursors, bytes), Some(staged))
             }
         };
-        Ok(Self { endpoint, outbound, inbound, staged, counts: LinkCounts::default() })
+        let (counts, user) = (LinkCounts::default(), UserOperations::default());
+        Ok(Self { endpoint, outbound, inbound, staged, counts, user })
     }
 
     /// Returns the name of the backend that carries the link.
@@ -269,7 +274,10 @@ impl Link {
     fn progress(&mut self) -> Result<(), Error> {
         match &mut self.staged {
             None => Ok(()),
-            Some(staged) => staged.progress(&mut *self.endpoint, &self.outbound, &self.inbound).map(drop),
+            Some(staged) => {
+                let Self { endpoint, outbound, inbound, user, .. } = self;
+                staged.progress(&mut **endpoint, outbound, inbound, user).map(drop)
+            }
         }
     }
 }

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use caravan_ring::{Cursors, HEADER_BYTES};
 
 use crate::contract::{Capabilities, Completion, Endpoint, Error, Event, Local, Operation};
-use crate::link::{LinkConsumer, LinkProducer};
+use crate::link::{LINK_CONTEXT, LinkConsumer, LinkProducer, UserOperations};
 
 const CREDIT: u32 = 1 << 31;
 /// The number of events taken from the endpoint at once.
@@ -27,8 +27,8 @@ const EVENTS_MAX: usize = 64;
 /// would cost a credit as well, and so twice the doorbells.
 const EMPTY_POLLS_MAX: u32 = 1 << 14;
 /// The context of a write of data, and of a credit.
-const DATA_CONTEXT: u64 = 0;
-const CREDIT_CONTEXT: u64 = 1;
+const DATA_CONTEXT: u64 = LINK_CONTEXT;
+const CREDIT_CONTEXT: u64 = LINK_CONTEXT | 1;
 
 /// What is under way between the local copies and the peer's rings.
 #[derive(Debug)]
@@ -133,12 +133,16 @@ impl StagedRings {
         endpoint: &mut dyn Endpoint,
         outbound: &LinkProducer,
         inbound: &LinkConsumer,
+        user: &mut UserOperations,
     ) -> Result<bool, Error> {
         let mut events = std::mem::take(&mut self.events);
         let came = endpoint.poll(&mut events, EVENTS_MAX)? > 0;
         self.empty_polls = if came { 0 } else { self.empty_polls.saturating_add(1) };
         for event in events.drain(..) {
-            self.take(event, endpoint, outbound, inbound)?;
+            match event {
+                Event::Done(completion) if user.take(completion) => {}
+                event => self.take(event, endpoint, outbound, inbound)?,
+            }
         }
         self.events = events;
         let sent = self.push(endpoint, outbound).and_then(|()| self.credit(endpoint, inbound, false));

@@ -8,7 +8,7 @@
 //!
 //! `secret` is the connection's, which is fresh; `label` says what the messages are, and in which direction they go.
 //! The nonce is the number of the message under its key, counted from 0, as 96 bits big-endian. It is not sent: a
-//! message out of order does not open. The header is authenticated with the payload. After [`KEY_BLOCKS_MAX`] blocks,
+//! message out of order does not open. The header is authenticated with the payload. After 2^32 blocks,
 //! the next key is used.
 //!
 //! Sources: RFC 5116 and NIST SP 800-38D (AES-GCM), RFC 5869 (HKDF).

@@ -7,7 +7,7 @@ use crate::contract::{Armed, Error};
 
 impl Link {
     /// Announces that this side is about to wait on [`wait_fd`](Self::wait_fd): for bytes to read,
-    /// and, if `room` is not 0, for that many free bytes to write. Returns [`Armed::LookAgain`] if there
+    /// for [completions](Self::completions), and, if `room` is not 0, for that many free bytes to write. Returns [`Armed::LookAgain`] if there
     /// are either already. First publishes what is committed and releases what has been read:
     /// the peer may be waiting for just that.
     pub fn arm(&mut self, room: usize) -> Result<Armed, Error> {
@@ -20,18 +20,28 @@ impl Link {
     fn try_arm(&mut self, room: usize) -> Result<Armed, Error> {
         self.publish()?;
         self.release()?;
+        if self.has_completions()? {
+            return Ok(Armed::LookAgain);
+        }
+        let awaits_completions = self.awaits_completions();
         let armed = match &mut self.staged {
             Some(staged) => {
+                let Self { endpoint, outbound, inbound, user, .. } = self;
                 // An event that came just now may be what the caller waits for.
-                let came = staged.progress(&mut *self.endpoint, &self.outbound, &self.inbound)?;
+                let came = staged.progress(&mut **endpoint, outbound, inbound, user)?;
                 staged.credit(&mut *self.endpoint, &self.inbound, true)?;
                 let unread = self.inbound.refresh()?;
                 if came || unread > 0 { Armed::LookAgain } else { self.endpoint.arm()? }
             }
-            None if self.inbound.cursor().sleep()? => Armed::Wait,
-            None => Armed::LookAgain,
+            None if !self.inbound.cursor().sleep()? => Armed::LookAgain,
+            // Completions of the user's come by events even where the rings need none.
+            None if awaits_completions => self.endpoint.arm()?,
+            None => Armed::Wait,
         };
         if armed == Armed::LookAgain {
+            if awaits_completions {
+                self.awake();
+            }
             return Ok(Armed::LookAgain);
         }
         // Any credit wakes a staged producer; nobody reads its request, which does no harm.

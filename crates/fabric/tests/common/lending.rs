@@ -2,15 +2,15 @@
 //! where the backend has those. The first end of each pair owns the region, the second one borrows it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use caravan_fabric::contract::{Event, Local, Operation};
+use caravan_fabric::contract::{Armed, Event, Local, Operation};
 use caravan_fabric::sim::Random;
-use caravan_fabric::{Error, Region, RegionAccess, RegionNumber, RegionToken};
+use caravan_fabric::{Error, Link, RING_BYTES_MIN, Region, RegionAccess, RegionNumber, RegionToken};
 
-use super::PATIENCE;
 use super::pair::Pair;
 use super::pattern::Pattern;
+use super::{PATIENCE, readable};
 
 /// The number of bytes of each region in these tests.
 const REGION_BYTES: u64 = 32 << 10;
@@ -309,6 +309,64 @@ pub fn words_are_read_whole_where_that_is_promised(make: MakePair<'_>, seed: u64
     });
 }
 
+/// A link and its user share one endpoint: a stream and reads of a region go on at the same time, neither takes what is
+/// the other's, and a user that sleeps is woken by its completions.
+pub fn a_link_shares_its_endpoint_with_its_user(make: MakePair<'_>, seed: u64) {
+    const STREAM_BYTES: u64 = 5 * RING_BYTES_MIN;
+    const READS: u64 = 40;
+    let (region, stream) = (region(seed), Pattern::new(!seed));
+    let ([mut owner, mut user], network) = make(seed).links(RING_BYTES_MIN);
+    let token = owner.lend(&region, RegionAccess::Read).unwrap();
+    let number = user.borrow(&token).unwrap();
+    let at = Link::arena_bytes(RING_BYTES_MIN).unwrap();
+    for (from, into) in [(0, at), (number.place(0), at - 8), (number.place(0), 0)] {
+        assert!(matches!(user.post(read(from, into, 8, 0)), Err(Error::OutOfArena { .. })), "{from} {into}");
+    }
+    assert!(matches!(user.post(read(number.place(0), at, 8, 1 << 63)), Err(Error::Unsupported(..))));
+    let (mut sent, mut received, mut reads, mut posted) = (0, 0, 0, 0);
+    let (begun, mut done) = (Instant::now(), Vec::new());
+    while received < STREAM_BYTES || reads < READS {
+        assert!(begun.elapsed() < PATIENCE, "{sent} sent, {received} received, {reads} reads");
+        let mut bytes = vec![0; (STREAM_BYTES - sent).min(777) as usize];
+        stream.fill(sent, &mut bytes);
+        sent += owner.append(&bytes).unwrap() as u64;
+        owner.publish().unwrap();
+        owner.refresh().unwrap();
+        user.refresh().unwrap();
+        let mut bytes = [0; 777];
+        let count = user.read(&mut bytes);
+        stream.check(received, &bytes[..count]);
+        received += count as u64;
+        user.release().unwrap();
+        if posted < READS && posted == reads {
+            let from = posted * 512 % REGION_BYTES;
+            if user.post(read(number.place(from), at + 64, 500, from)).is_ok() {
+                posted += 1;
+                user.start().unwrap();
+            }
+        }
+        user.completions(&mut done, 16).unwrap();
+        for completion in done.drain(..) {
+            let mut bytes = vec![0; 500];
+            user.arena().copy_out(at as usize + 64, &mut bytes);
+            Pattern::new(seed).check(completion.context, &bytes);
+            reads += 1;
+        }
+        network.as_ref().map(|network| network.step());
+        if user.arm(0).unwrap() == Armed::Wait {
+            let has_work = sent < STREAM_BYTES || owner.room().unwrap() < RING_BYTES_MIN as usize;
+            while !has_work && posted > reads && !readable(user.wait_fd().unwrap(), Duration::from_millis(1))
+            {
+                assert!(begun.elapsed() < PATIENCE, "it sleeps for ever");
+                owner.refresh().unwrap();
+                network.as_ref().map(|network| network.step());
+            }
+            user.acknowledge().unwrap();
+            user.awake();
+        }
+    }
+}
+
 /// Where memory is mapped, a borrower reads it by loads.
 pub fn a_window_shows_the_region(make: MakePair<'_>, seed: u64) {
     let (mut pair, region) = (make(seed), region(seed));
@@ -348,6 +406,7 @@ macro_rules! lending {
             many_peers_borrow_one_region
             words_are_read_whole_where_that_is_promised
             a_window_shows_the_region
+            a_link_shares_its_endpoint_with_its_user
         }
     };
 }
