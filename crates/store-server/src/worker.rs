@@ -110,6 +110,7 @@ impl StoreWorker {
     pub(crate) fn serve(mut self) {
         let mut events = Vec::with_capacity(EVENTS);
         let mut checked = Instant::now();
+        let mut swept = checked;
         // Pairs with the Release in `end`.
         while !self.post.is_ending.load(Ordering::Acquire) {
             self.wait(&mut events, self.longest_wait(Instant::now()));
@@ -122,7 +123,8 @@ impl StoreWorker {
                 }
             }
             self.wake(now, now_ms);
-            if self.removes_expired {
+            if self.removes_expired && now.saturating_duration_since(swept) >= limits::EXPIRY_INTERVAL {
+                swept = now;
                 self.remove_expired();
             }
             if now.saturating_duration_since(checked) >= GLANCE {
