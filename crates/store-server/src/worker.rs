@@ -55,7 +55,7 @@ impl WorkerPost {
 
     /// Asks the worker to end.
     pub(crate) fn end(&self) {
-        // Pairs with the Acquire in `serve`. The lock of the mutex or the bell would do as well.
+        // Pairs with the Acquire in `serve`.
         self.is_ending.store(true, Ordering::Release);
         self.ring();
     }
@@ -214,7 +214,7 @@ impl StoreWorker {
     }
 
     fn remove_expired(&self) {
-        // An error means that the memory is in use by somebody else just now; the next turn removes the keys.
+        // Expired keys are invisible at once, so a failure costs memory only, and the next sweep tries again.
         let _ = self.state.store.remove_expired(limits::EXPIRY_KEYS);
     }
 
