@@ -395,7 +395,7 @@ pub(crate) fn store_word(view: &StoreView, place: u64, value: u64) {
     }
 }
 
-/// WriteSet a free unit of any kind: locked, then `body`, then with `version`. The caller is the only writer.
+/// Writes a free unit of any kind: locked, then `body`, then with `version`. The caller is the only writer.
 pub(crate) fn rewrite<R>(unit: &[std::sync::atomic::AtomicU64], version: u64, body: impl FnOnce() -> R) -> R {
     let is_mine = lock(unit, unit.load(0));
     debug_assert!(is_mine);

@@ -5,8 +5,8 @@ use crate::error::StoreError;
 use crate::image::check_key;
 use crate::layout::BUCKET_BYTES;
 use crate::limits::LOOKUPS_UNDER_WAY;
-use crate::table::LocatedKey;
-use crate::view::StoreView;
+use crate::table::{LocatedKey, TableSlot};
+use crate::view::{ObjectPayload, StoreView};
 
 /// Looks a key up; appends its value to `value`. Returns `None` for a key that is absent or has expired.
 #[inline]
@@ -68,20 +68,44 @@ pub(crate) fn many<K: AsRef<[u8]>>(
             view.words.prefetch(*home);
             view.words.prefetch(*home + BUCKET_BYTES);
         }
-        for (hash, home) in hashes.iter().zip(&homes).take(keys.len()) {
-            view.prefetch_objects(*hash, *home);
+        let mut slots = [None; LOOKUPS_UNDER_WAY];
+        for ((hash, home), slot) in hashes.iter().zip(&homes).zip(&mut slots).take(keys.len()) {
+            *slot = view.expect_object(*hash, *home);
         }
-        for (index, (key, hash)) in keys.iter().zip(&hashes).enumerate() {
-            value.clear();
-            let found = hashed(view, *hash, key.as_ref(), Some(&mut value))?;
-            if let Some(LocatedKey::Present { address, .. }) = found {
+        for (index, (key, (hash, slot))) in keys.iter().zip(hashes.iter().zip(slots)).enumerate() {
+            let place = expected(view, slot, key.as_ref(), &mut value);
+            let place = match place {
+                Some(place) => Some(place),
+                None => {
+                    value.clear();
+                    match hashed(view, *hash, key.as_ref(), Some(&mut value))? {
+                        Some(LocatedKey::Present { address, .. }) => Some(address.place),
+                        _ => None,
+                    }
+                }
+            };
+            if let Some(place) = place {
                 hits += 1;
-                touch(address.place);
+                touch(place);
             }
-            each(batch * LOOKUPS_UNDER_WAY + index, found.map(|_| &value[..]));
+            each(batch * LOOKUPS_UNDER_WAY + index, place.map(|_| &value[..]));
         }
     }
     Ok(hits)
+}
+
+/// Reads the value of a key by a slot that most likely leads to it. Returns the place of its object, or
+/// `None` if that must be looked for.
+#[inline]
+fn expected(view: &StoreView, slot: Option<TableSlot>, key: &[u8], value: &mut Vec<u8>) -> Option<u64> {
+    let mut copy = |payload: ObjectPayload<'_>| {
+        value.clear();
+        payload.copy_value(value);
+    };
+    match view.follow(slot?, key, &mut copy) {
+        Ok(Some((address, head, ()))) if head.expires_at_ms.is_none() => Some(address.place),
+        _ => None,
+    }
 }
 
 /// Reads the object at an address.

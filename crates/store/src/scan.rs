@@ -46,7 +46,7 @@ impl StoreView {
             line += 1;
             if line > HOMES {
                 // A cursor of nobody's may be within a range; the next range starts after its end.
-                let width = 1 << (DEPTH_MAX - depth);
+                let width = 1 << DEPTH_MAX.saturating_sub(depth);
                 (range, line) = ((range / width + 1) * width, 1);
                 if range >> DEPTH_MAX != 0 {
                     return Ok(ScanCursor::START);

@@ -1,6 +1,6 @@
 //! The store in the process that owns it.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 
 use crate::entry::{EntryHead, KeyVersion, ObjectAddress, ScanCursor, StoreCounts, StoreEntry};
@@ -14,28 +14,29 @@ use crate::table::LocatedKey;
 use crate::transaction::{RetryCause, Transaction};
 
 thread_local! {
-    /// The store whose transaction this thread runs.
-    static RUNNING: Cell<usize> = const { Cell::new(0) };
+    /// The stores whose transactions this thread runs, one within the other.
+    static RUNNING: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Marks that this thread runs a transaction of a store, until it is dropped.
-struct RunningBody {
-    outer: usize,
-}
+struct RunningBody;
 
 impl RunningBody {
     fn of(store: &Store) -> Result<Self, StoreError> {
         let this = std::ptr::from_ref(store).addr();
-        if RUNNING.get() == this {
-            return Err(StoreError::Nested);
-        }
-        Ok(Self { outer: RUNNING.replace(this) })
+        RUNNING.with_borrow_mut(|running| {
+            if running.contains(&this) {
+                return Err(StoreError::Nested);
+            }
+            running.push(this);
+            Ok(Self)
+        })
     }
 }
 
 impl Drop for RunningBody {
     fn drop(&mut self) {
-        RUNNING.set(self.outer);
+        RUNNING.with_borrow_mut(|running| running.pop());
     }
 }
 
@@ -322,7 +323,8 @@ impl Store {
 
     /// Checks, while no commit runs, that all memory in use can be reached: each key is where its hash leads
     /// to, once, each object in use has a key, is a part of the table, or was allocated, and all counters
-    /// agree. For tests; it takes as long as a read of everything.
+    /// agree. For tests: it takes as long as a read of everything, and what a transaction that is still
+    /// running has allocated counts as damage.
     pub fn audit(&self) -> Result<(), StoreError> {
         let _running = RunningBody::of(self)?;
         self.core.audit()

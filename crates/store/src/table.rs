@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::entry::ObjectAddress;
 use crate::faults::{PlantedFault, is_planted};
-use crate::layout::{BUCKET_BYTES, HEADER_BYTES, SHARD_BYTES, version, word};
+use crate::layout::{BUCKET_BYTES, HEADER_BYTES, ObjectShape, SHARD_BYTES, version, word};
 use crate::limits::CHAIN_BUCKETS_MAX;
 use crate::protocol::{UnitWords, Unsettled};
 use crate::view::{AtPlace, ObjectHead, ObjectPayload, StoreView};
@@ -140,8 +140,8 @@ impl StoreView {
         shard
     }
 
-    /// Looks a key up once; `body` sees the payload of its object, and maybe before that others or torn ones, whose
-    /// results are dropped.
+    /// Looks a key up once; `body` sees the payload of its object, and maybe before that others or torn ones,
+    /// whose results are dropped.
     #[inline]
     pub(crate) fn lookup<R>(
         &self,
@@ -199,35 +199,46 @@ impl StoreView {
             if slot == 0 || slot >> 56 != tag(hash) {
                 continue;
             }
-            // The object was stored before its slot.
-            self.fence_acquire();
-            let address = TableSlot(slot).address();
-            let read = self.object(address.place, |payload| payload.has_key(key).then(|| body(payload)));
+            let followed = self.follow(TableSlot(slot), key, body);
             // It may be another key's, and this key further on.
-            *is_settled &= read.is_ok();
-            if let Ok(AtPlace::Object((head, Some(result)))) = read {
-                let is_same = head.shape.incarnation == address.incarnation;
-                if is_same && head.shape.has(crate::layout::ObjectShape::KEYED) {
-                    let slot_place = self.words.place_of(cell);
-                    return Some(FoundKey { slot_place, address, head, result });
-                }
+            *is_settled &= followed.is_ok();
+            if let Ok(Some((address, head, result))) = followed {
+                return Some(FoundKey { slot_place: self.words.place_of(cell), address, head, result });
             }
         }
         None
     }
 
-    /// Asks for the objects to which slots near `home` with the tag of `hash` lead.
+    /// Reads the object to which a slot leads once, and returns it if it holds the key.
     #[inline]
-    pub(crate) fn prefetch_objects(&self, hash: u64, home: u64) {
-        let Some(both) = self.unit(home, 2 * BUCKET_BYTES as usize / 8) else { return };
-        for cell in both[SLOTS_FROM..8].iter().chain(&both[8 + SLOTS_FROM..]) {
-            let slot = cell.load(Ordering::Relaxed);
-            if slot >> 56 == tag(hash) && slot != 0 {
-                let place = TableSlot(slot).address().place;
-                self.words.prefetch(place);
-                self.words.prefetch(place + BUCKET_BYTES);
-            }
-        }
+    pub(crate) fn follow<R>(
+        &self,
+        slot: TableSlot,
+        key: &[u8],
+        body: &mut impl FnMut(ObjectPayload<'_>) -> R,
+    ) -> Result<Option<(ObjectAddress, ObjectHead, R)>, Unsettled> {
+        // The object was stored before its slot.
+        self.fence_acquire();
+        let address = slot.address();
+        let read = self.object(address.place, |payload| payload.has_key(key).then(|| body(payload)))?;
+        let AtPlace::Object((head, Some(result))) = read else { return Ok(None) };
+        let is_same = head.shape.incarnation == address.incarnation && head.shape.has(ObjectShape::KEYED);
+        Ok(is_same.then_some((address, head, result)))
+    }
+
+    /// Returns the first slot near `home` with the tag of `hash`, and asks for its object.
+    #[inline]
+    pub(crate) fn expect_object(&self, hash: u64, home: u64) -> Option<TableSlot> {
+        let both = self.unit(home, 2 * BUCKET_BYTES as usize / 8)?;
+        let wanted = tag(hash);
+        let is_wanted = |slot: &u64| *slot >> 56 == wanted && *slot != 0;
+        let load = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
+        let slot = both[SLOTS_FROM..8].iter().map(load).find(is_wanted);
+        let slot = slot.or_else(|| both[8 + SLOTS_FROM..].iter().map(load).find(is_wanted)).map(TableSlot)?;
+        let place = slot.address().place;
+        self.words.prefetch(place);
+        self.words.prefetch(place + BUCKET_BYTES);
+        Some(slot)
     }
 
     /// Looks a key up without its value, once.

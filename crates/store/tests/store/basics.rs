@@ -1,6 +1,6 @@
 //! Keys, versions, expiry and limits, by one thread.
 
-use caravan_store::{KeyVersion, Store, StoreError, StoreOptions, limits};
+use caravan_store::{KeyVersion, ObjectAddress, Store, StoreError, StoreOptions, limits};
 
 fn store() -> Store {
     Store::embedded(StoreOptions::new(64 << 20)).unwrap()
@@ -69,5 +69,67 @@ fn a_body_may_not_write_around_its_transaction() {
         store.put(b"k", b"2")
     });
     assert!(matches!(result, Err(StoreError::Nested)));
+    let other = self::store();
+    let result = store.transaction(|_| other.transaction(|_| store.put(b"k", b"2")));
+    assert!(matches!(result, Err(StoreError::Nested)));
     assert_eq!(store.get(b"k").unwrap(), None);
+    store
+        .transaction(|tx| other.transaction(|other| other.put(b"k", b"3")).and_then(|()| tx.put(b"k", b"3")))
+        .unwrap();
+    assert_eq!(store.get(b"k").unwrap(), other.get(b"k").unwrap());
+}
+
+#[test]
+fn objects_without_a_key_are_read_written_and_freed() {
+    let store = store();
+    let (first, second) = store
+        .transaction(|tx| {
+            let first = tx.alloc(b"first", None)?;
+            let second = tx.alloc(&first.to_parts().0.to_ne_bytes(), Some(first))?;
+            assert_eq!(tx.read(first)?, b"first");
+            Ok::<_, StoreError>((first, second))
+        })
+        .unwrap();
+    assert_eq!(store.read(second).unwrap(), first.to_parts().0.to_ne_bytes());
+    let aborted = store.transaction(|tx| {
+        tx.write(first, b"other")?;
+        tx.free(second)?;
+        assert!(matches!(tx.read(second), Err(StoreError::NoObject(_))));
+        tx.write(first, &[0; 1000])
+    });
+    assert!(matches!(aborted, Err(StoreError::ObjectTooSmall { bytes: 1000, .. })));
+    assert_eq!(store.read(first).unwrap(), b"first");
+    store.transaction(|tx| tx.write(first, b"other").and_then(|()| tx.free(second))).unwrap();
+    assert_eq!(store.read(first).unwrap(), b"other");
+    assert!(matches!(store.read(second), Err(StoreError::NoObject(_))));
+    // What comes to the same place is another object.
+    let third = store.alloc(8, Some(first)).unwrap();
+    assert_eq!((third.to_parts().0, third == second), (second.to_parts().0, false));
+    assert!(matches!(store.read(second), Err(StoreError::NoObject(_))));
+    let (place, incarnation) = third.to_parts();
+    assert_eq!(store.read(ObjectAddress::from_parts(place, incarnation)).unwrap(), [0; 8]);
+    for wrong in [0, 8, place + 8, place + 1, 1 << 40, u64::MAX, u64::MAX - 7] {
+        let wrong = ObjectAddress::from_parts(wrong, incarnation);
+        assert!(matches!(store.read(wrong), Err(StoreError::NoObject(_))), "{wrong}");
+        assert!(matches!(store.transaction(|tx| tx.free(wrong)), Err(StoreError::NoObject(_))));
+    }
+    store.audit().unwrap();
+}
+
+#[test]
+fn a_transaction_of_many_keys_is_whole() {
+    let store = store();
+    let key = |number: u32| number.to_ne_bytes();
+    for round in [1_u8, 2] {
+        store.transaction(|tx| (0..8000).try_for_each(|number| tx.put(&key(number), &[round; 20]))).unwrap();
+        let sum = store.transaction(|tx| {
+            let mut sum = 0;
+            for number in 0..8000 {
+                sum += tx.get(&key(number))?.map_or(0, |value| u32::from(value[19]));
+            }
+            Ok::<_, StoreError>(sum)
+        });
+        assert_eq!(sum.unwrap(), 8000 * u32::from(round));
+    }
+    store.audit().unwrap();
 }

@@ -109,3 +109,49 @@ fn what_is_no_store_is_refused() {
         assert!(matches!(store, Err(StoreError::Options(_))));
     }
 }
+
+#[test]
+fn blocks_change_their_class_under_readers_and_writers() {
+    let options = StoreOptions::new(MEMORY).eviction(Eviction::LeastRecentlyUsed);
+    let store = Store::embedded(options).unwrap();
+    let reader = Reader::open(store.reader_descriptor().unwrap()).unwrap();
+    let is_done = std::sync::atomic::AtomicUsize::new(0);
+    // All bytes of a value are the same, and the words that it consists of look like versions of objects.
+    let size = |number: u64, byte: u8| (number as usize * 7919 + usize::from(byte) * 4001) % 60_000 + 1;
+    std::thread::scope(|scope| {
+        for thread in 0..2_u64 {
+            let (store, is_done) = (&store, &is_done);
+            scope.spawn(move || {
+                let mut state = thread;
+                for step in 0..2500_u64 {
+                    state =
+                        state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    // The sizes in use wander, so that classes run empty and others come.
+                    let (number, byte) = (step / 10 + (state >> 33) % 200, 2 * (state >> 60) as u8);
+                    match (state >> 50) % 8 {
+                        0 => drop(store.delete(&number.to_ne_bytes()).unwrap()),
+                        _ => store.put(&number.to_ne_bytes(), &vec![byte; size(number, byte)]).unwrap(),
+                    }
+                }
+                is_done.fetch_add(1, std::sync::atomic::Ordering::Release);
+            });
+        }
+        let mut found = 0;
+        for step in 0_u64.. {
+            let number = step * 31 % 450;
+            if let Some(value) = reader.get(&number.to_ne_bytes()).unwrap() {
+                assert!(value.iter().all(|byte| *byte == value[0]));
+                assert_eq!(value.len(), size(number, value[0]));
+                found += 1;
+            }
+            if is_done.load(std::sync::atomic::Ordering::Acquire) == 2 && step > 450 {
+                break;
+            }
+        }
+        assert!(found > 0);
+    });
+    let counts = store.counts();
+    assert!(counts.evicted > 0 && counts.used_bytes <= MEMORY, "{counts:?}");
+    store.audit().unwrap();
+    store.scrub(usize::MAX, |address| panic!("{address} is damaged")).unwrap();
+}
