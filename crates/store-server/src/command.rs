@@ -13,6 +13,7 @@ use crate::session::Session;
 /// One command.
 #[derive(Debug)]
 pub(crate) struct CommandSpec {
+    /// In lower case; `client|list` for a command in a container.
     pub(crate) name: &'static str,
     /// The number of words, the name included; the least number if it is negative.
     pub(crate) arity: i32,
@@ -105,7 +106,6 @@ impl CommandSpec {
         places.filter(move |_| first > 0).map(move |place| words.word(place as usize))
     }
 
-    /// Returns the name as errors and CLIENT LIST show it: `client|list` for a command in a container.
     fn check_words(&self, words: CommandWords<'_>) -> Result<(), CommandError> {
         let (count, arity) = (words.len() as i32, self.arity);
         let fits = if arity < 0 { count >= -arity } else { count == arity };

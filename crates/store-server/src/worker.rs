@@ -55,7 +55,7 @@ impl WorkerPost {
 
     /// Asks the worker to end.
     pub(crate) fn end(&self) {
-        // Pairs with the Acquire in `serve`. The lock of the mutex or the bell would do as well.
+        // Pairs with the Acquire in `serve`.
         self.is_ending.store(true, Ordering::Release);
         self.ring();
     }
@@ -110,6 +110,7 @@ impl StoreWorker {
     pub(crate) fn serve(mut self) {
         let mut events = Vec::with_capacity(EVENTS);
         let mut checked = Instant::now();
+        let mut swept = checked;
         // Pairs with the Release in `end`.
         while !self.post.is_ending.load(Ordering::Acquire) {
             self.wait(&mut events, self.longest_wait(Instant::now()));
@@ -122,7 +123,8 @@ impl StoreWorker {
                 }
             }
             self.wake(now, now_ms);
-            if self.removes_expired {
+            if self.removes_expired && now.saturating_duration_since(swept) >= limits::EXPIRY_INTERVAL {
+                swept = now;
                 self.remove_expired();
             }
             if now.saturating_duration_since(checked) >= GLANCE {
@@ -212,7 +214,7 @@ impl StoreWorker {
     }
 
     fn remove_expired(&self) {
-        // An error means that the memory is in use by somebody else just now; the next turn removes the keys.
+        // Expired keys are invisible at once, so a failure costs memory only, and the next sweep tries again.
         let _ = self.state.store.remove_expired(limits::EXPIRY_KEYS);
     }
 

@@ -14,8 +14,7 @@ pub(crate) fn get_alone(
     words: CommandWords<'_>,
     reply: &mut ReplyWriter,
 ) -> Result<(), CommandError> {
-    reply.bulk_or_null(store.get(words.word(1))?.as_deref());
-    Ok(())
+    reply.bulk_with(|buffer| Ok(store.get_into(words.word(1), buffer)?.is_some()))
 }
 
 pub(crate) fn get(command: &mut KeyCommand<'_, '_>) -> Result<(), CommandError> {

@@ -104,6 +104,32 @@ impl ReplyWriter {
         }
     }
 
+    /// Writes a string that `append` appends to the buffer, or null if that returns false. The length is written in front of the
+    /// value once it is known, which spares a buffer for each GET.
+    pub(crate) fn bulk_with<E>(
+        &mut self,
+        append: impl FnOnce(&mut Vec<u8>) -> Result<bool, E>,
+    ) -> Result<(), E> {
+        /// Room for `$`, the digits of a length, and the end of the line.
+        const HEAD_BYTES_MAX: usize = 23;
+        let begin = self.bytes.len();
+        let value = begin + HEAD_BYTES_MAX;
+        self.bytes.resize(value, 0);
+        let outcome = append(&mut self.bytes);
+        let end = self.bytes.len();
+        if !matches!(outcome, Ok(true)) {
+            self.bytes.truncate(begin);
+            return outcome.map(|_| self.null());
+        }
+        self.head(b'$', (end - value) as i64);
+        let head_bytes = self.bytes.len() - end;
+        self.bytes.copy_within(end.., begin);
+        self.bytes.copy_within(value..end, begin + head_bytes);
+        self.bytes.truncate(begin + head_bytes + end - value);
+        self.bytes.extend_from_slice(b"\r\n");
+        Ok(())
+    }
+
     /// Writes a text for people.
     pub fn verbatim(&mut self, text: &str) {
         match self.version {
@@ -196,6 +222,29 @@ mod tests {
         };
         assert_eq!(written(RespVersion::Two, all), "$-1\r\n*-1\r\n*2\r\n*2\r\n$2\r\nhi\r\n");
         assert_eq!(written(RespVersion::Three, all), "_\r\n_\r\n%1\r\n~2\r\n=6\r\ntxt:hi\r\n");
+    }
+
+    #[test]
+    fn an_appended_value_is_a_string_like_any_other() {
+        for bytes in [0, 1, 9, 10, 99_999, 1_000_000] {
+            let value = vec![b'x'; bytes];
+            let appended = |reply: &mut ReplyWriter| {
+                reply.integer(7);
+                let append = |buffer: &mut Vec<u8>| {
+                    buffer.extend(&value);
+                    Ok::<_, ()>(true)
+                };
+                reply.bulk_with(append).expect("no error");
+            };
+            let expected = |reply: &mut ReplyWriter| {
+                reply.integer(7);
+                reply.bulk(&value);
+            };
+            assert_eq!(written(RespVersion::Two, appended), written(RespVersion::Two, expected));
+        }
+        let absent = |reply: &mut ReplyWriter| reply.bulk_with(|_| Ok::<_, ()>(false)).expect("no error");
+        assert_eq!(written(RespVersion::Two, absent), "$-1\r\n");
+        assert_eq!(written(RespVersion::Two, |reply| _ = reply.bulk_with(|_| Err(()))), "");
     }
 
     #[test]
