@@ -86,6 +86,12 @@ impl SegmentView {
         Ok(Self { mapping, bytes: length })
     }
 
+    /// Returns the address of the first byte, for code that reads the words by itself. The view must outlive the use,
+    /// and no Rust reference to bytes that are no atomics may be made while the owner can write.
+    pub fn address(&self) -> *const u8 {
+        self.mapping.as_ptr()
+    }
+
     /// Returns the number of bytes in the view.
     pub fn bytes(&self) -> u64 {
         self.bytes as u64

@@ -5,13 +5,12 @@
 //! `used_count` of a block is the number of bits set in `used`; a block is in `partial` of its class if it
 //! has a free place, and maybe if it has none; a block changes its class only when nothing in it is in use.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use caravan_segment::{Pages, Segment};
-use rustix::fs::{Mode, OFlags};
 
 use crate::entry::ObjectAddress;
 use crate::error::StoreError;
@@ -101,8 +100,6 @@ impl Blocks {
     ) -> Result<(Self, StoreView), StoreError> {
         let layout = StoreLayout::of(memory_bytes);
         let segment = Arc::new(Segment::create(name, layout.region_bytes(), Pages::Small)?);
-        // A memfd is born 0777: whoever has a descriptor without the right to write could open it again with.
-        rustix::fs::fchmod(&*segment, Mode::RUSR).map_err(|error| StoreError::system("fchmod", error))?;
         segment.grow(layout.blocks_place)?;
         let words = crate::words::StoreWords::of_owner(&segment)?;
         let mut seed = [0; 8];
@@ -122,11 +119,9 @@ impl Blocks {
         Ok((Self { segment, memory_bytes, state: Mutex::new(state) }, StoreView::new(words)?))
     }
 
-    /// Opens the memory again, without the right to write.
+    /// Returns a descriptor of the memory without the right to write.
     pub(crate) fn reader_descriptor(&self) -> Result<OwnedFd, StoreError> {
-        let path = format!("/proc/self/fd/{}", self.segment.as_fd().as_raw_fd());
-        rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-            .map_err(|error| StoreError::system("open(/proc/self/fd)", error))
+        Ok(self.segment.read_only_descriptor()?)
     }
 
     fn state(&self) -> MutexGuard<'_, BlocksState> {

@@ -40,7 +40,7 @@ impl Reader {
     /// Opens the memory of a store, by a descriptor from
     /// [`Store::reader_descriptor`](crate::Store::reader_descriptor).
     pub fn open(descriptor: OwnedFd) -> Result<Self, StoreError> {
-        Ok(Self { view: StoreView::new(StoreWords::of_reader(&descriptor)?)? })
+        Ok(Self { view: StoreView::new(StoreWords::of_reader(descriptor)?)? })
     }
 
     /// Returns the value of `key`.

@@ -1,21 +1,22 @@
-//! The memory of a store, as words. `unsafe`: the mapping of a reader, and the words of either mapping.
+//! The memory of a store, as words. `unsafe`: the words of an owner's or a reader's mapping.
 //!
 //! Invariants of [`StoreWords`]: `bytes` bytes from `base` on are mapped, shared and readable until drop, and
 //! writable if this process is the owner; no slice reaches past `committed` bytes, which the owner has backed
 //! with memory; the file is sealed against shrinking, so no access can fault.
 
-#![allow(unsafe_code, reason = "maps memory, and reads it as atomic words")]
+#![allow(unsafe_code, reason = "reads mapped memory as atomic words")]
 
 use std::os::fd::OwnedFd;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use caravan_segment::{Segment, SharedSlice};
-use rustix::fs::SealFlags;
-use rustix::mm::{MapFlags, ProtFlags};
+use caravan_segment::{Segment, SegmentView, SharedSlice};
 
 use crate::error::StoreError;
+
+/// The bytes that any reader may look at before it knows how many there are.
+const FIRST_PAGE_BYTES: u64 = 4096;
 
 /// The memory of a store, mapped by its owner or, without the right to write, by a reader.
 #[derive(Debug)]
@@ -23,16 +24,17 @@ pub(crate) struct StoreWords {
     base: NonNull<u8>,
     bytes: u64,
     committed: AtomicU64,
+    #[allow(dead_code, reason = "keeps the memory mapped")]
     kept: MappingHolder,
 }
 
 /// What keeps the mapping.
 #[derive(Debug)]
+#[allow(dead_code, reason = "keeps the memory mapped")]
 enum MappingHolder {
     /// The owner's segment, all of which is addressed from the first word of the slice on.
-    Owner(#[allow(dead_code, reason = "keeps the segment mapped")] SharedSlice),
-    /// Nothing: a reader's mapping is unmapped on drop.
-    Reader,
+    Owner(SharedSlice),
+    Reader(SegmentView),
 }
 
 // SAFETY: the mapping is plain memory, which lives until drop, and is accessed by atomics alone.
@@ -50,25 +52,19 @@ impl StoreWords {
     }
 
     /// Maps a store's file for reading.
-    pub(crate) fn of_reader(file: &OwnedFd) -> Result<Self, StoreError> {
-        let seals =
-            rustix::fs::fcntl_get_seals(file).map_err(|_| StoreError::NotAStore("it is not a memfd"))?;
-        if !seals.contains(SealFlags::SHRINK | SealFlags::SEAL) {
-            return Err(StoreError::NotAStore("it is not sealed against a change of its size"));
-        }
-        let status = rustix::fs::fstat(file).map_err(|error| StoreError::system("fstat", error))?;
+    pub(crate) fn of_reader(file: OwnedFd) -> Result<Self, StoreError> {
+        let status = rustix::fs::fstat(&file).map_err(|error| StoreError::system("fstat", error))?;
         let bytes = u64::try_from(status.st_size).unwrap_or(0);
-        let length = usize::try_from(bytes).map_err(|_| StoreError::NotAStore("it is too large"))?;
-        if length < 4096 {
+        let view = SegmentView::attach(file, bytes).map_err(|error| match error {
+            caravan_segment::Error::Foreign(why) => StoreError::NotAStore(why),
+            error => error.into(),
+        })?;
+        if bytes < FIRST_PAGE_BYTES {
             return Err(StoreError::NotAStore("it is too small"));
         }
-        // SAFETY: a null hint lets the kernel choose addresses that nothing else uses; `length` is the file's
-        // size and not zero.
-        let mapping =
-            unsafe { rustix::mm::mmap(ptr::null_mut(), length, ProtFlags::READ, MapFlags::SHARED, file, 0) };
-        let mapping = mapping.map_err(|error| StoreError::system("mmap", error))?;
-        let base = NonNull::new(mapping.cast::<u8>()).ok_or(StoreError::NotAStore("it is not mapped"))?;
-        Ok(Self { base, bytes, committed: AtomicU64::new(4096), kept: MappingHolder::Reader })
+        let base = NonNull::new(view.address().cast_mut()).ok_or(StoreError::NotAStore("it is not mapped"))?;
+        let committed = AtomicU64::new(FIRST_PAGE_BYTES);
+        Ok(Self { base, bytes, committed, kept: MappingHolder::Reader(view) })
     }
 
     /// Returns the number of bytes that are mapped.
@@ -118,15 +114,5 @@ impl StoreWords {
         }
         #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         let _ = address;
-    }
-}
-
-impl Drop for StoreWords {
-    fn drop(&mut self) {
-        if matches!(self.kept, MappingHolder::Reader) {
-            // SAFETY: `of_reader` mapped the memory with this length, and every borrow of it has ended.
-            let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.bytes as usize) };
-            debug_assert!(unmapped.is_ok());
-        }
     }
 }
