@@ -139,7 +139,8 @@ fn many_hosts_that_die_while_they_are_greeted_take_no_longer_than_one() {
     let live = rig.start(&[&["--ssh", ssh.to_str().expect("UTF-8")], &stages[..]].concat());
     let done = live.finish_within(3 * GONE_WITHIN);
     assert_eq!(done.status, Some(255), "{}", done.errors);
-    assert!(done.errors.contains("h0: it has been silent for 3"), "{}", done.errors);
+    // Whose silence is noticed first is chance; the others are then ended without a word.
+    assert!(done.errors.contains(": it has been silent for 3"), "{}", done.errors);
     rig.census.check("hosts that died at once");
 }
 
