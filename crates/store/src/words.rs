@@ -62,7 +62,8 @@ impl StoreWords {
         if bytes < FIRST_PAGE_BYTES {
             return Err(StoreError::NotAStore("it is too small"));
         }
-        let base = NonNull::new(view.address().cast_mut()).ok_or(StoreError::NotAStore("it is not mapped"))?;
+        let base =
+            NonNull::new(view.address().cast_mut()).ok_or(StoreError::NotAStore("it is not mapped"))?;
         let committed = AtomicU64::new(FIRST_PAGE_BYTES);
         Ok(Self { base, bytes, committed, kept: MappingHolder::Reader(view) })
     }

@@ -41,6 +41,8 @@ fn a_signal_at_any_moment(signal: Signal, seed: u64, expected: (Option<i32>, Opt
         let mut live =
             rig.start(&[options, &["a:cat; sleep 1000 & sleep 1000", ":cat", "b:cat >/dev/null"]].concat());
         live.feed_for_ever();
+        // Until it catches the signal it has started nothing, and ends like any program.
+        wait_for("the command to catch the signal", || signal == Signal::KILL || live.catches(signal));
         // The moments range from before ssh runs to amid the data.
         let wait = Duration::from_millis(random.below(900));
         std::thread::sleep(wait);

@@ -1,5 +1,6 @@
 //! The command under test while it runs, with its input and output, and its result.
 
+use std::fs;
 use std::io::{self, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
@@ -72,6 +73,14 @@ impl Live {
     pub fn kill(&self, signal: Signal) {
         // The command may have ended already, but its pid is still its own.
         let _ = kill_process(Pid::from_child(&self.child), signal);
+    }
+
+    /// True if the command has a handler for the signal.
+    pub fn catches(&self, signal: Signal) -> bool {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or("0");
+        let mask = u64::from_str_radix(mask.trim(), 16).expect("a mask in hexadecimal digits");
+        mask >> (signal.as_raw() - 1) & 1 == 1
     }
 
     pub fn has_ended(&mut self) -> bool {
