@@ -28,7 +28,6 @@ use std::io::{Read, Write};
 use std::sync::Mutex;
 
 use caravan_segment::printable;
-use rustix::process::{Resource, Rlimit};
 use twox_hash::XxHash3_128;
 
 pub use self::attributes::Attributes;
@@ -57,17 +56,6 @@ fn part_name(name: &[u8]) -> Vec<u8> {
     let digest = format!(".{:016x}", XxHash3_128::oneshot(name) as u64);
     let kept = NAME_BYTES_MAX - 1 - digest.len() - PART.len();
     [b".", name.get(..kept).unwrap_or(name), digest.as_bytes(), PART].concat()
-}
-
-/// Raises this process's limit of descriptors, as far as the system permits.
-fn allow_descriptors(wanted: u64) {
-    let limit = rustix::process::getrlimit(Resource::Nofile);
-    let allowed = limit.maximum.map_or(wanted, |maximum| maximum.min(wanted));
-    if limit.current.is_some_and(|current| current < allowed) {
-        let wider = Rlimit { current: Some(allowed), maximum: limit.maximum };
-        // The process goes on with its old limit; a directory that cannot be opened is reported.
-        let _ = rustix::process::setrlimit(Resource::Nofile, wider);
-    }
 }
 
 /// Buffers that are kept for reuse.

@@ -5,9 +5,20 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::{fs, io};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::process::{Pid, PidfdFlags};
+use rustix::process::{Pid, PidfdFlags, Resource, Rlimit};
 
 use crate::error::{Error, system};
+
+/// Raises this process's limit of descriptors to `wanted`, as far as the system permits. It never lowers the limit.
+pub fn allow_descriptors(wanted: u64) {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let allowed = limit.maximum.map_or(wanted, |maximum| maximum.min(wanted));
+    if limit.current.is_some_and(|current| current < allowed) {
+        let wider = Rlimit { current: Some(allowed), maximum: limit.maximum };
+        // The process goes on with its old limit; a descriptor that cannot be had is an error where it is wanted.
+        let _ = rustix::process::setrlimit(Resource::Nofile, wider);
+    }
+}
 
 /// Another process of this host, held by a pidfd: no later process can take its number.
 ///

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use caravan_bench::number::binary;
 use caravan_segment::printable;
+use caravan_segment::process::allow_descriptors;
 use caravan_store::{Eviction, Store, StoreOptions};
 use caravan_store_server::{ServerOptions, StoreServer};
-use rustix::process::{Resource, getrlimit, setrlimit};
 use serde_json::json;
 
 use crate::args::{StoreEviction, StoreServe};
@@ -22,7 +22,9 @@ const GLANCE: Duration = Duration::from_millis(100);
 /// Serves until it is stopped.
 pub fn run(args: &StoreServe) -> Result<(), Error> {
     let signals = EngineSignals::watch()?;
-    raise_descriptors();
+    // Each connection takes a descriptor, and shells allow fewer than the limit of connections. Without more, a client
+    // waits until another one leaves.
+    allow_descriptors(u64::MAX);
     let eviction = match args.evict {
         StoreEviction::Refuse => Eviction::Refuse,
         StoreEviction::Lru => Eviction::LeastRecentlyUsed,
@@ -74,12 +76,4 @@ fn print_ready(args: &StoreServe, server: &StoreServer) -> Result<(), Error> {
         "The store {} ({memory}) is served at {socket}{tcp} by process {pid}.\n",
         args.name
     ))
-}
-
-/// Each connection takes a descriptor, and shells allow fewer than the limit of connections. Without more, a client waits
-/// until another one leaves.
-fn raise_descriptors() {
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    let _ = setrlimit(Resource::Nofile, limit);
 }

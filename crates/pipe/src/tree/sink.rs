@@ -89,7 +89,7 @@ struct LargePiece {
 /// Sends the hello, and writes what the source sends.
 pub fn run(options: &str, mut data: impl Read + Send, mut have: impl Write + Send) -> Result<(), Error> {
     let options: SinkOptions = options::parse(options)?;
-    crate::tree::allow_descriptors(DESCRIPTORS);
+    caravan_segment::process::allow_descriptors(DESCRIPTORS);
     let nonce = nonce()?;
     let targets = CopyTargets::new(&options, nonce)?;
     let complaints = FileComplaints::default();

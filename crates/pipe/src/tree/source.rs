@@ -41,7 +41,7 @@ pub struct SourceShared<'a> {
 /// Reads the options and the sink's hello, and sends what the sink does not have.
 pub fn run(options: &str, mut have: impl Read + Send, mut data: impl Write + Send) -> Result<(), Error> {
     let options: SourceOptions = options::parse(options)?;
-    crate::tree::allow_descriptors(DESCRIPTORS);
+    caravan_segment::process::allow_descriptors(DESCRIPTORS);
     let (hello, position) = hello(&mut have)?;
     let complaints = FileComplaints::default();
     let readers = options::jobs(options.jobs);
