@@ -61,18 +61,26 @@ thread_local! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CutShort;
 
-/// Runs `body` until it has made `stores` stores to shared memory, as if its process were killed then: no
+/// Runs `body` until this thread has made `stores` stores to shared memory, as if its process were killed then: no
 /// later store of it has an effect, not even of a destructor. Returns whether it was cut.
 #[cfg(feature = "faults")]
-pub fn cut_after(stores: u64, body: impl FnOnce() + std::panic::UnwindSafe) -> bool {
+pub fn cut_after(stores: u64, body: impl FnOnce()) -> bool {
     STORES_LEFT.set(stores);
-    let ended = std::panic::catch_unwind(body);
+    let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
     STORES_LEFT.set(u64::MAX);
     match ended {
         Ok(()) => false,
         Err(cause) if cause.is::<CutShort>() => true,
         Err(cause) => std::panic::resume_unwind(cause),
     }
+}
+
+/// Runs `body`, and returns how many stores to shared memory this thread made.
+#[cfg(feature = "faults")]
+pub fn stores_of(body: impl FnOnce()) -> u64 {
+    STORES_LEFT.set(u64::MAX - 1);
+    body();
+    u64::MAX - 1 - STORES_LEFT.replace(u64::MAX)
 }
 
 /// Tells whether a store to shared memory has an effect.

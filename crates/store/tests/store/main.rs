@@ -2,6 +2,7 @@
 
 mod basics;
 mod children;
+mod cuts;
 mod growth;
 mod hunter;
 mod litmus;
