@@ -5,6 +5,7 @@ mod children;
 mod cuts;
 mod growth;
 mod hunter;
+mod kills;
 mod litmus;
 mod memory;
 mod model;
