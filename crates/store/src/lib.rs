@@ -22,6 +22,7 @@ pub mod protocol;
 mod reader;
 mod recovery;
 mod scan;
+mod session;
 mod split;
 mod store;
 mod table;
@@ -34,5 +35,6 @@ pub use entry::{EntryHead, KeyVersion, ObjectAddress, ScanCursor, StoreCounts, S
 pub use error::StoreError;
 pub use options::{Eviction, StoreOptions};
 pub use reader::{ReadTransaction, Reader};
+pub use session::SessionId;
 pub use store::Store;
 pub use transaction::Transaction;

@@ -11,4 +11,5 @@ mod memory;
 mod model;
 mod owner;
 mod restart;
+mod sessions;
 mod threads;
