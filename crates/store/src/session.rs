@@ -11,7 +11,7 @@ use crate::commit::ObjectWrite;
 use crate::entry::ObjectAddress;
 use crate::error::StoreError;
 use crate::image::ObjectImage;
-use crate::layout::{HEADER_BYTES, ObjectShape};
+use crate::layout::ObjectShape;
 use crate::limits::{REPLY_BYTES_MAX, SESSION_BYTES, SESSION_REPLIES_MAX, SESSIONS_MAX};
 use crate::owner::StoreCore;
 use crate::store::Store;
