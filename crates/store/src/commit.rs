@@ -116,6 +116,8 @@ impl StoreCore {
             come: Vec::new(),
             gone: Vec::new(),
         };
+        let changed: Vec<Vec<u8>> =
+            if self.changed.is_saving() { writes.keys.keys().cloned().collect() } else { Vec::new() };
         let mut located = Vec::with_capacity(writes.keys.len());
         for (key, image) in writes.keys {
             let hash = self.view.hash(&key);
@@ -129,7 +131,11 @@ impl StoreCore {
         }
         let time = self.next_time();
         commit.validate(reads)?;
-        Ok(commit.apply(time))
+        let full = commit.apply(time);
+        if !changed.is_empty() {
+            self.changed.note(changed);
+        }
+        Ok(full)
     }
 
     fn locate(&self, hash: u64, key: &[u8]) -> Result<LocatedKey, StoreError> {

@@ -15,6 +15,8 @@ pub enum PlantedFault {
     NoRevalidation = 3,
     /// A key counts as absent although its bucket has changed during the lookup.
     HastyAbsence = 4,
+    /// A commit does not note what it changes while a save runs.
+    UnnotedChange = 5,
 }
 
 #[cfg(feature = "faults")]

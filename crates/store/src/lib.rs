@@ -17,7 +17,9 @@ mod owner;
 #[doc(hidden)]
 pub mod protocol;
 mod reader;
+mod save;
 mod scan;
+mod snapshot;
 mod split;
 mod store;
 mod table;
@@ -30,5 +32,6 @@ pub use entry::{EntryHead, KeyVersion, ObjectAddress, ScanCursor, StoreCounts, S
 pub use error::StoreError;
 pub use options::{Eviction, StoreOptions};
 pub use reader::{ReadTransaction, Reader};
+pub use save::SnapshotCounts;
 pub use store::Store;
 pub use transaction::Transaction;

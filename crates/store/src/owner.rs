@@ -8,6 +8,7 @@ use crate::error::StoreError;
 use crate::layout::word;
 use crate::limits;
 use crate::options::{Eviction, StoreOptions};
+use crate::save::ChangedKeys;
 use crate::view::StoreView;
 
 /// The memory of a store, and what its owner keeps beside it.
@@ -21,6 +22,8 @@ pub(crate) struct StoreCore {
     pub(crate) tallies: StoreTallies,
     pub(crate) touched: TouchedMarks,
     pub(crate) hands: SweepHands,
+    /// What a save still has to write.
+    pub(crate) changed: ChangedKeys,
 }
 
 /// Where a walk through all places in use goes on: a block and a slot.
@@ -64,18 +67,26 @@ impl StoreCore {
             tallies: StoreTallies::default(),
             touched,
             hands: SweepHands::default(),
+            changed: ChangedKeys::default(),
         };
         core.first_shard()?;
         Ok(core)
     }
 
-    /// Waits until nobody holds the gate alone.
+    /// Waits until nobody holds the gate alone, and no save is far behind.
     pub(crate) fn beside_others(&self) -> RwLockReadGuard<'_, ()> {
+        self.changed.wait_for_room();
         self.gate.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until nobody else commits.
+    /// Waits until nobody else commits, and no save is far behind.
     pub(crate) fn alone(&self) -> RwLockWriteGuard<'_, ()> {
+        self.changed.wait_for_room();
+        self.alone_for_save()
+    }
+
+    /// Waits until nobody else commits.
+    pub(crate) fn alone_for_save(&self) -> RwLockWriteGuard<'_, ()> {
         self.gate.write().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -19,10 +19,10 @@ thread_local! {
 }
 
 /// Marks that this thread runs a transaction of a store, until it is dropped.
-struct RunningBody;
+pub(crate) struct RunningBody;
 
 impl RunningBody {
-    fn of(store: &Store) -> Result<Self, StoreError> {
+    pub(crate) fn of(store: &Store) -> Result<Self, StoreError> {
         let this = std::ptr::from_ref(store).addr();
         RUNNING.with_borrow_mut(|running| {
             if running.contains(&this) {
@@ -54,7 +54,7 @@ impl Drop for RunningBody {
 /// ```
 #[derive(Debug)]
 pub struct Store {
-    core: StoreCore,
+    pub(crate) core: StoreCore,
 }
 
 impl Store {

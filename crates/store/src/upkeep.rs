@@ -193,6 +193,7 @@ impl StoreCore {
         }
         self.tallies.keys.store(0, Ordering::Relaxed);
         count(&self.tallies.commits, 1);
+        self.changed.note_clear();
         Ok(())
     }
 

@@ -8,4 +8,5 @@ mod litmus;
 mod memory;
 mod model;
 mod owner;
+mod save;
 mod threads;
