@@ -10,6 +10,8 @@
 use crate::error::StoreError;
 use crate::words::StoreWords;
 
+/// The bytes before everything else, which hold the words of the store.
+pub(crate) const FIRST_PAGE_BYTES: u64 = 4096;
 /// The bytes of a block, which holds objects of one size class, or shards.
 pub(crate) const BLOCK_BYTES: u64 = 1 << 20;
 /// The bytes of a shard of the table.
@@ -23,7 +25,9 @@ pub(crate) const HEADER_BYTES: usize = 8 * HEADER_WORDS;
 
 /// "CaraStr1" in the order of the machine's bytes: another format, or a machine of the other order, does not
 /// match.
-pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"CaraStr1");
+pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"CaraStr2");
+/// Stands in the place of [`MAGIC`] while a store is made.
+pub(crate) const MAGIC_UNFINISHED: u64 = u64::from_be_bytes(*b"CaraStr?");
 /// The most bits of a hash that choose a shard.
 pub(crate) const DEPTH_MAX: u32 = 24;
 
@@ -54,7 +58,7 @@ impl StoreLayout {
     pub(crate) fn of(bytes: u64) -> Self {
         let shards = (bytes / SHARD_BYTES).max(2);
         let depth_max = (u64::BITS - (shards - 1).leading_zeros()).min(DEPTH_MAX);
-        let directory_place = 4096;
+        let directory_place = FIRST_PAGE_BYTES;
         let classes_place = directory_place + (8 << depth_max);
         let blocks_place = (classes_place + 8 * (bytes / BLOCK_BYTES)).next_multiple_of(4096);
         let blocks_max = bytes.saturating_sub(blocks_place) / BLOCK_BYTES;

@@ -12,11 +12,13 @@ mod image;
 mod layout;
 pub mod limits;
 mod lookup;
+mod memory;
 mod options;
 mod owner;
 #[doc(hidden)]
 pub mod protocol;
 mod reader;
+mod recovery;
 mod save;
 mod scan;
 mod snapshot;

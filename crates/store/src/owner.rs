@@ -1,5 +1,6 @@
 //! What all threads of the owner share.
 
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -7,6 +8,7 @@ use crate::blocks::Blocks;
 use crate::error::StoreError;
 use crate::layout::word;
 use crate::limits;
+use crate::memory::{self, OwnedMemory};
 use crate::options::{Eviction, StoreOptions};
 use crate::save::ChangedKeys;
 use crate::view::StoreView;
@@ -24,6 +26,8 @@ pub(crate) struct StoreCore {
     pub(crate) hands: SweepHands,
     /// What a save still has to write.
     pub(crate) changed: ChangedKeys,
+    /// Keeps other owners out. The last field, as fields are dropped in order.
+    _ownership: OwnedFd,
 }
 
 /// Where a walk through all places in use goes on: a block and a slot.
@@ -56,20 +60,27 @@ pub(crate) fn count(tally: &AtomicU64, more: u64) {
 }
 
 impl StoreCore {
-    pub(crate) fn new(options: &StoreOptions) -> Result<Self, StoreError> {
+    /// Makes a store in an empty memory, or takes over the one that is there.
+    pub(crate) fn open(memory: OwnedFd, options: &StoreOptions) -> Result<Self, StoreError> {
         options.check()?;
         let touched = TouchedMarks::new(options);
-        let (blocks, view) = Blocks::create(&options.name, options.memory_bytes, touched.private_bytes())?;
+        let OwnedMemory { segment, view, ownership, is_new } = OwnedMemory::open(memory, options)?;
         let core = Self {
             view,
-            blocks,
+            blocks: Blocks::new(segment, options.memory_bytes, touched.private_bytes()),
             gate: RwLock::new(()),
             tallies: StoreTallies::default(),
             touched,
             hands: SweepHands::default(),
             changed: ChangedKeys::default(),
+            _ownership: ownership,
         };
-        core.first_shard()?;
+        if is_new {
+            core.first_shard()?;
+            memory::finish(&core.view);
+        } else {
+            core.recover()?;
+        }
         Ok(core)
     }
 

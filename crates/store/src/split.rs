@@ -155,7 +155,6 @@ impl StoreCore {
     /// Says in all buckets of a shard that their keys are elsewhere, and gives its chains and its memory
     /// back.
     fn retire_shard(&self, shard: u64) {
-        let version = version::new(self.next_time(), false);
         let mut chains = Vec::new();
         for unit in self.lines(shard) {
             if !self.is_counter_line(unit, shard) {
@@ -165,12 +164,30 @@ impl StoreCore {
                     chain = cells.load(0) << 3;
                 }
             }
+        }
+        self.retire_lines(shard);
+        chains.into_iter().for_each(|chain| self.free_chain_bucket(chain));
+        self.blocks.give_back_shard(shard);
+    }
+
+    /// Says in all buckets of a shard that their keys are elsewhere.
+    fn retire_lines(&self, shard: u64) {
+        let version = version::new(self.next_time(), false);
+        for unit in self.lines(shard) {
             // A shard that was given up while it was filled is locked still.
             let old = unit.load(0) & !version::LOCKED;
             unit.store(0, old);
             rewrite(unit, version, || unit.store(1, 0));
         }
-        chains.into_iter().for_each(|chain| self.free_chain_bucket(chain));
+    }
+
+    /// Frees a shard of a memory that is taken over, to which no entry of the directory leads. Its chains have
+    /// been freed.
+    pub(crate) fn restore_free_shard(&self, shard: u64) {
+        let is_retired = |unit: &[AtomicU64]| unit.load(1) == 0 && unit.load(0) & version::LOCKED == 0;
+        if !self.lines(shard).skip(1).all(is_retired) {
+            self.retire_lines(shard);
+        }
         self.blocks.give_back_shard(shard);
     }
 

@@ -8,5 +8,6 @@ mod litmus;
 mod memory;
 mod model;
 mod owner;
+mod restart;
 mod save;
 mod threads;
