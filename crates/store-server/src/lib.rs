@@ -7,6 +7,7 @@ mod commands;
 mod connection;
 mod error;
 mod glob;
+pub mod keeper;
 pub mod limits;
 mod listen;
 mod number;
@@ -18,6 +19,7 @@ mod worker;
 
 pub use client::{ClientError, StoreClient};
 pub use error::ServeError;
+pub use listen::ListeningSockets;
 pub use resp::answer::{AnswerError, StoreAnswer, parse as parse_answer};
 pub use resp::reply::{ReplyWriter, RespVersion};
 pub use resp::request::{ProtocolError, RequestParser};
