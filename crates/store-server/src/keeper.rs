@@ -305,9 +305,7 @@ impl StoreKeeper {
     }
 
     fn note_loss(&mut self, what: String) {
-        let doublings = self.deaths.saturating_sub(1).min(16);
-        let pause = if self.deaths == 0 { Duration::ZERO } else { RESTART_PAUSE_MIN * (1 << doublings) };
-        let pause = pause.min(RESTART_PAUSE_MAX);
+        let pause = restart_pause(self.deaths);
         self.deaths = self.deaths.saturating_add(1);
         self.start_at = Instant::now() + pause;
         self.events.push(KeeperEvent::Lost { what, pause });
@@ -357,5 +355,24 @@ impl StoreKeeper {
             refuse(&upgrade.caller, why);
         }
         self.events.push(KeeperEvent::NotUpgraded { why: why.to_owned() });
+    }
+}
+
+/// Returns how long to wait before a server is started, after so many deaths in a row before this one.
+fn restart_pause(deaths: u32) -> Duration {
+    match deaths {
+        0 => Duration::ZERO,
+        _ => RESTART_PAUSE_MIN.saturating_mul(1 << (deaths - 1).min(16)).min(RESTART_PAUSE_MAX),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_dies_again_and_again_is_started_less_and_less_often() {
+        let pauses = [0, 1, 2, 3, 8, 50, u32::MAX].map(|deaths| restart_pause(deaths).as_millis());
+        assert_eq!(pauses, [0, 100, 200, 400, 10_000, 10_000, 10_000]);
     }
 }
