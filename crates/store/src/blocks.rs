@@ -160,6 +160,11 @@ impl Blocks {
         StoreError::Full { needed_bytes, used_bytes, memory_bytes: self.memory_bytes }
     }
 
+    /// Tells whether [`change_empty_block`](Self::change_empty_block) would find a block.
+    pub(crate) fn has_empty_block(&self) -> bool {
+        self.state().empty_block().is_some()
+    }
+
     /// Gives an empty block of another class to the class of objects with `bytes` bytes, header included, and
     /// returns whether there was one. The caller excludes all commits: one of them could be about to lock an
     /// object that was in the block.
@@ -423,8 +428,8 @@ fn address(view: &StoreView, place: u64) -> ObjectAddress {
 
 /// Stores a word that is read on its own; release.
 pub(crate) fn store_word(view: &StoreView, place: u64, value: u64) {
-    if let Some([word]) = view.unit(place, 1) {
-        word.store(value, Ordering::Release);
+    if let Some(word) = view.unit(place, 1) {
+        word.publish(value);
     }
 }
 

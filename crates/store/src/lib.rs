@@ -8,9 +8,11 @@ mod entry;
 mod error;
 #[doc(hidden)]
 pub mod faults;
+mod gate;
 mod image;
 mod layout;
 pub mod limits;
+mod log;
 mod lookup;
 mod memory;
 mod options;

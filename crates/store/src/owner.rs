@@ -1,11 +1,13 @@
 //! What all threads of the owner share.
 
 use std::os::fd::OwnedFd;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::blocks::Blocks;
 use crate::error::StoreError;
+use crate::faults::may_store;
+use crate::gate::CommitGate;
 use crate::layout::word;
 use crate::limits;
 use crate::memory::{self, OwnedMemory};
@@ -18,9 +20,9 @@ use crate::view::StoreView;
 pub(crate) struct StoreCore {
     pub(crate) view: StoreView,
     pub(crate) blocks: Blocks,
-    /// Commits hold it together. Alone hold it: a split, a change of a block's class, and a transaction that
+    /// Alone hold it: a split, a change of a block's class, the deletion of all keys, and a transaction that
     /// others have thwarted too often.
-    gate: RwLock<()>,
+    pub(crate) gate: CommitGate,
     pub(crate) tallies: StoreTallies,
     pub(crate) touched: TouchedMarks,
     pub(crate) hands: SweepHands,
@@ -68,7 +70,7 @@ impl StoreCore {
         let core = Self {
             view,
             blocks: Blocks::new(segment, options.memory_bytes, touched.private_bytes()),
-            gate: RwLock::new(()),
+            gate: CommitGate::new(),
             tallies: StoreTallies::default(),
             touched,
             hands: SweepHands::default(),
@@ -84,23 +86,6 @@ impl StoreCore {
         Ok(core)
     }
 
-    /// Waits until nobody holds the gate alone, and no save is far behind.
-    pub(crate) fn beside_others(&self) -> RwLockReadGuard<'_, ()> {
-        self.changed.wait_for_room();
-        self.gate.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits until nobody else commits, and no save is far behind.
-    pub(crate) fn alone(&self) -> RwLockWriteGuard<'_, ()> {
-        self.changed.wait_for_room();
-        self.alone_for_save()
-    }
-
-    /// Waits until nobody else commits.
-    pub(crate) fn alone_for_save(&self) -> RwLockWriteGuard<'_, ()> {
-        self.gate.write().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the time of a commit that has locked all that it writes.
     ///
     /// A reader that sees this time in a version then sees the locks of all commits with earlier times: each
@@ -108,6 +93,7 @@ impl StoreCore {
     /// here), before it published its versions.
     pub(crate) fn next_time(&self) -> u64 {
         let clock = self.view.unit(word::TIME, 1).and_then(|words| words.first());
+        let clock = clock.filter(|_| may_store());
         clock.map_or(0, |clock| clock.fetch_add(1, Ordering::AcqRel) + 1)
     }
 

@@ -14,6 +14,9 @@
 //!
 //! | what was under way | what the memory may hold | what is done |
 //! |---|---|---|
+//! | a commit, after its record | the record, and some of what it says | what the record says |
+//! | a commit, before its record | locks | they are removed |
+//! | the deletion of all keys, once its word says so | locks on all that goes | all that is locked goes |
 //! | a new block | committed memory, no class | it gets one |
 //! | a change of a block's class | no class, and headers of either class; nothing was in use | it gets one |
 //! | a split, before the first entry of the directory | two shards that no entry leads to, with chains | they are freed |
@@ -27,13 +30,15 @@ use std::sync::atomic::Ordering;
 
 use crate::blocks::store_word;
 use crate::error::StoreError;
+use crate::faults::{PlantedFault, is_planted};
 use crate::layout::{
     BLOCK_BYTES, BUCKET_BYTES, BlockClass, BlockWord, CLASS_BYTES, HEADER_BYTES, HEADER_WORDS, ObjectShape,
     SHARD_BYTES, version, word,
 };
 use crate::limits::CHAIN_BUCKETS_MAX;
+use crate::log;
 use crate::owner::StoreCore;
-use crate::protocol::{UnitWords, unlock};
+use crate::protocol::{UnitWords, set, unlock};
 use crate::table::{BucketWord, HashSuffix, TableSlot};
 
 /// What the headers of a memory say.
@@ -47,6 +52,8 @@ struct FoundObjects {
 impl StoreCore {
     /// Takes over the memory. Nobody else has this core yet.
     pub(crate) fn recover(&self) -> Result<(), StoreError> {
+        // First, as it is what readers wait for most.
+        log::redo(&self.view)?;
         let classes = self.block_classes()?;
         let shards = self.shard_places(&classes);
         // A block gets its class by the clock, so that is right first.
@@ -62,7 +69,9 @@ impl StoreCore {
             self.blocks.restore_block(&self.view, class, |place| self.restore_object(place, &mut found))?;
         }
         self.restore_directory(&shards)?;
-        self.restore_table(&shards, found)
+        self.restore_table(&shards, found)?;
+        store_word(&self.view, word::CLEARING, 0);
+        Ok(())
     }
 
     /// Returns the classes of all blocks.
@@ -109,14 +118,23 @@ impl StoreCore {
     /// Unlocks what is at `place`, and returns whether it is an object.
     fn restore_object(&self, place: u64, found: &mut FoundObjects) -> Result<bool, StoreError> {
         let Some((unit, ..)) = self.view.slot(place) else { return Ok(false) };
-        let version = unit.load(0) & !version::LOCKED;
-        if version != unit.load(0) {
+        let mut version = unit.load(0) & !version::LOCKED;
+        let is_locked = version != unit.load(0);
+        let shape = ObjectShape::from_word(unit.load(1));
+        if is_locked {
+            let clearing = self.view.load(word::CLEARING);
+            if clearing != 0 && version::is_allocated(version) {
+                // Its key goes. Maybe its shape says so already.
+                if shape.has(ObjectShape::KEYED) {
+                    unit.store(1, ObjectShape::free_after(shape.incarnation).to_word());
+                }
+                version = clearing;
+            }
             unlock(unit, version);
         }
         if !version::is_allocated(version) {
-            return Ok(false);
+            return Ok(is_locked && is_planted(PlantedFault::LeakedReservation));
         }
-        let shape = ObjectShape::from_word(unit.load(1));
         if shape.size as usize > 8 * unit.len() - HEADER_BYTES {
             return Err(StoreError::Damaged(format!("the object at {place:#x} has {} bytes", shape.size)));
         }
@@ -171,12 +189,7 @@ impl StoreCore {
         let mut keys = 0;
         let mut linked = HashSet::new();
         for shard in &live {
-            for unit in self.lines(*shard) {
-                let version = unit.load(0);
-                if version & version::LOCKED != 0 {
-                    unlock(unit, version & !version::LOCKED);
-                }
-            }
+            self.unlock_lines(*shard);
             self.each_chain(*shard, |place| linked.insert(place))?;
             let mut shard_keys = 0;
             let mut lost = None;
@@ -207,6 +220,20 @@ impl StoreCore {
             .for_each(|place| self.free_chain_bucket(*place));
         shards.difference(&live).for_each(|shard| self.restore_free_shard(*shard));
         Ok(())
+    }
+
+    /// Unlocks the buckets of a shard, and empties them if all keys were being deleted.
+    fn unlock_lines(&self, shard: u64) {
+        let clearing = self.view.load(word::CLEARING);
+        if clearing != 0 {
+            self.each_slot(shard, |cell| set(cell, 0));
+        }
+        for unit in self.lines(shard) {
+            let version = unit.load(0);
+            if version & version::LOCKED != 0 {
+                unlock(unit, if clearing == 0 { version & !version::LOCKED } else { clearing });
+            }
+        }
     }
 
     /// Calls `each` with the places of the chains' buckets of a shard.

@@ -123,14 +123,14 @@ struct SaveBacklog {
 }
 
 impl ChangedKeys {
-    /// Tells whether a commit has to note what it changes; the caller holds the gate.
+    /// Tells whether a commit has to note what it changes; the caller holds a lane.
     #[inline]
     pub(crate) fn is_saving(&self) -> bool {
-        // The gate orders it.
+        // It changes while somebody holds the gate alone, which orders it.
         self.is_saving.load(Ordering::Relaxed) && !is_planted(PlantedFault::UnnotedChange)
     }
 
-    /// Waits until the saver is not far behind; the caller does not hold the gate. Threads that have waited
+    /// Waits until the saver is not far behind; the caller holds no lane. Threads that have waited
     /// may exceed the limit by one commit each.
     #[inline]
     pub(crate) fn wait_for_room(&self) {
@@ -142,7 +142,7 @@ impl ChangedKeys {
         }
     }
 
-    /// Notes keys that a commit has changed, after the change and before it gives the gate up.
+    /// Notes keys that a commit has changed, after the change and before it gives its lane up.
     pub(crate) fn note(&self, keys: impl IntoIterator<Item = Vec<u8>>) {
         let mut backlog = self.backlog();
         for key in keys {
@@ -178,7 +178,7 @@ struct RunningSave<'c> {
 
 impl<'c> RunningSave<'c> {
     fn begin(core: &'c StoreCore) -> Result<Self, StoreError> {
-        let _alone = core.alone();
+        let _alone = core.gate.alone();
         if core.changed.is_saving.swap(true, Ordering::Relaxed) {
             return Err(StoreError::SaveUnderWay);
         }
@@ -219,8 +219,8 @@ impl StoreCore {
                 break;
             }
         }
-        // Who waits for room does not hold the gate.
-        let alone = self.alone_for_save();
+        // Who waits for room holds no lane.
+        let alone = self.gate.alone();
         self.save_backlog(&mut writer)?;
         drop(running);
         drop(alone);

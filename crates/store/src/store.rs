@@ -236,15 +236,23 @@ impl Store {
         let _running = RunningBody::of(self)?;
         for attempt in 0.. {
             // Who has lost often enough runs while nobody else commits, and cannot lose again.
-            let alone = (attempt >= limits::ATTEMPTS_BESIDE_OTHERS).then(|| self.core.alone());
+            let mut alone = (attempt >= limits::ATTEMPTS_BESIDE_OTHERS).then(|| {
+                self.core.changed.wait_for_room();
+                self.core.gate.alone()
+            });
             let mut tx = Transaction::new(&self.core);
             let result = body(&mut tx);
             let mut retry = tx.retry();
             if retry.is_none() {
                 let value = result?;
-                let beside = alone.is_none().then(|| self.core.beside_others());
-                let committed = tx.commit();
-                drop((beside, alone));
+                if alone.is_none() && tx.has_writes() {
+                    self.core.changed.wait_for_room();
+                }
+                let committed = match &mut alone {
+                    Some(alone) => tx.commit(&mut alone.lane),
+                    None => tx.commit(&mut self.core.gate.beside_others()),
+                };
+                drop(alone);
                 match committed {
                     Ok(full) => {
                         full.into_iter().for_each(|hash| self.core.split(hash));

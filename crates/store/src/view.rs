@@ -263,6 +263,11 @@ impl StoreView {
         Err(StoreError::Contended)
     }
 
+    /// Orders what was stored before this before what is stored after it.
+    pub(crate) fn fence_release(&self) {
+        fence(Ordering::Release);
+    }
+
     /// Orders what was read before this before what is read after it.
     #[inline]
     pub(crate) fn fence_acquire(&self) {

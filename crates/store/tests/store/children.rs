@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use caravan_store::faults::{PlantedFault, plant};
 
-use crate::{hunter, owner, save, threads};
+use crate::{cuts, hunter, kills, owner, save, threads};
 
 const ROLE: &str = "CARAVAN_STORE_TEST_ROLE";
 const FAULT: &str = "CARAVAN_STORE_TEST_FAULT";
@@ -18,6 +18,11 @@ const FAULTS: &[PlantedFault] = &[
     PlantedFault::NoValidation,
     PlantedFault::NoRevalidation,
     PlantedFault::HastyAbsence,
+    PlantedFault::NoRecord,
+    PlantedFault::NoRedo,
+    PlantedFault::RedoAlways,
+    PlantedFault::RecordOfAnyTime,
+    PlantedFault::LeakedReservation,
     PlantedFault::UnnotedChange,
 ];
 
@@ -31,6 +36,8 @@ const ROLES: &[(&str, Role)] = &[
     ("claims", threads::claim_keys),
     ("counts", threads::count_up),
     ("owner", owner::own),
+    ("cuts", cuts::cut_commits),
+    ("kills", kills::work),
     ("saves", save::save_under_writes),
 ];
 
@@ -55,12 +62,22 @@ impl Drop for Running {
 }
 
 pub fn start(role: &str, fault: Option<PlantedFault>, descriptor: OwnedFd) -> Running {
+    start_with_output(role, fault, descriptor, Stdio::null())
+}
+
+/// Starts a role that gets another descriptor as its output.
+pub fn start_with_output(
+    role: &str,
+    fault: Option<PlantedFault>,
+    descriptor: OwnedFd,
+    output: impl Into<Stdio>,
+) -> Running {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
         .args(["--ignored", "--exact", "children::child", "--quiet", "--nocapture"])
         .env(ROLE, role)
-        .stdin(descriptor);
-    command.stdout(Stdio::null());
+        .stdin(descriptor)
+        .stdout(output);
     if let Some(fault) = fault {
         command.env(FAULT, format!("{fault:?}")).stderr(Stdio::null());
     }

@@ -2,8 +2,10 @@
 
 mod basics;
 mod children;
+mod cuts;
 mod growth;
 mod hunter;
+mod kills;
 mod litmus;
 mod memory;
 mod model;
