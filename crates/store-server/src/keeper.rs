@@ -26,7 +26,7 @@ use caravan_store::{Eviction, Store};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::error::ServeError;
-use crate::keeper::channel::{KeeperAnswer, KeeperChannel, KeeperOrder, ServerOrder, ServerPlan};
+use crate::keeper::channel::{KeeperAnswer, KeeperChannel, KeeperOrder, ServerOrder, ServerSettings};
 use crate::keeper::control::{ControlDoor, refuse};
 use crate::keeper::process::{ServerDeath, ServerPhase, ServerProcess};
 use crate::limits::{RESTART_PAUSE_MAX, RESTART_PAUSE_MIN, SERVER_CALM, SERVER_END_MAX, SERVER_START_MAX};
@@ -87,7 +87,7 @@ pub struct StoreKeeper {
     server: Option<ServerProcess>,
     upgrade: Option<StoreUpgrade>,
     control: ControlDoor,
-    plan: ServerPlan,
+    settings: ServerSettings,
     memory: OwnedFd,
     listening: StoreListening,
     program: OwnedFd,
@@ -120,7 +120,7 @@ impl StoreKeeper {
         let control = ControlDoor::open(socket)?;
         let memory = Store::new_memory(&format!("caravan-{name}"))
             .map_err(|error| ServeError::Keeper(error.to_string()))?;
-        let plan = ServerPlan {
+        let settings = ServerSettings {
             name: name.clone(),
             socket: socket.clone().into(),
             password: password.clone(),
@@ -134,7 +134,7 @@ impl StoreKeeper {
             server: Some(server),
             upgrade: None,
             control,
-            plan,
+            settings,
             memory,
             listening,
             program: options.program,
@@ -166,7 +166,7 @@ impl StoreKeeper {
         self.watch_candidate();
         self.watch_server()?;
         if self.server.is_none() && !self.is_over && Instant::now() >= self.start_at {
-            match ServerProcess::start(&self.program, &self.plan.name, self.log.as_ref()) {
+            match ServerProcess::start(&self.program, &self.settings.name, self.log.as_ref()) {
                 Ok(server) => self.server = Some(server),
                 Err(error) => self.note_loss(error.to_string()),
             }
@@ -181,7 +181,7 @@ impl StoreKeeper {
         if let Some(upgrade) = self.upgrade.take() {
             refuse(&upgrade.caller, "the store is being ended");
         }
-        let saves = self.has_served && self.plan.save.is_some();
+        let saves = self.has_served && self.settings.save.is_some();
         match &mut self.server {
             // What is not loaded whole is not saved.
             _ if !self.has_served => self.is_over = true,
@@ -229,7 +229,7 @@ impl StoreKeeper {
             return self.lose(pid, phase, &death);
         }
         match server.phase {
-            ServerPhase::Waiting => self.give_plan(),
+            ServerPhase::Waiting => self.give_settings(),
             ServerPhase::Serving if before != ServerPhase::Serving => self.note_serving(),
             ServerPhase::Starting => server.kill_if_late(SERVER_START_MAX),
             // At the end, a save takes as long as it takes.
@@ -239,12 +239,12 @@ impl StoreKeeper {
         Ok(())
     }
 
-    fn give_plan(&mut self) {
+    fn give_settings(&mut self) {
         let Some(server) = &mut self.server else { return };
         let StoreListening { sockets, lock, .. } = &self.listening;
         let mut lent = vec![self.memory.as_fd(), lock.as_fd(), sockets.unix.as_fd()];
         lent.extend(sockets.tcp.as_ref().map(AsFd::as_fd));
-        match server.channel.send(&ServerOrder::Serve(self.plan.clone()), &lent) {
+        match server.channel.send(&ServerOrder::Serve(self.settings.clone()), &lent) {
             Ok(()) => server.enter(ServerPhase::Opening),
             Err(error) => {
                 server.failure = Some(error.to_string());
@@ -260,7 +260,7 @@ impl StoreKeeper {
             return server.end(true);
         }
         if !std::mem::replace(&mut self.has_served, true) {
-            self.plan.load = None;
+            self.settings.load = None;
             self.events.push(KeeperEvent::Ready { pid });
         }
         if let Some(upgrade) = self.upgrade.take_if(|upgrade| upgrade.candidate.is_none()) {
@@ -278,7 +278,7 @@ impl StoreKeeper {
         if self.is_ending {
             self.is_over = true;
             let is_saved = phase == ServerPhase::Ending && death.status.success();
-            return match is_saved || self.plan.save.is_none() {
+            return match is_saved || self.settings.save.is_none() {
                 true => Ok(()),
                 false => Err(ServeError::Keeper(format!("the store was not saved: {death}"))),
             };
@@ -289,7 +289,7 @@ impl StoreKeeper {
         if let Some(upgrade) = &mut self.upgrade {
             if upgrade.candidate.as_ref().is_some_and(|server| server.phase == ServerPhase::Waiting) {
                 self.server = upgrade.candidate.take();
-                self.give_plan();
+                self.give_settings();
                 return Ok(());
             }
             if upgrade.candidate.is_none() {
@@ -326,7 +326,7 @@ impl StoreKeeper {
         if self.is_ending || self.upgrade.is_some() || !self.has_served {
             return refuse(&caller, "the store is being started, upgraded or ended: try again");
         }
-        match ServerProcess::start(&program, &self.plan.name, self.log.as_ref()) {
+        match ServerProcess::start(&program, &self.settings.name, self.log.as_ref()) {
             Ok(server) => self.upgrade = Some(StoreUpgrade { caller, program, candidate: Some(server) }),
             Err(error) => refuse(&caller, &error.to_string()),
         }
@@ -344,7 +344,7 @@ impl StoreKeeper {
             (_, Some(server)) => server.end(false),
             (_, None) => {
                 self.server = upgrade.candidate.take();
-                self.give_plan();
+                self.give_settings();
             }
         }
     }

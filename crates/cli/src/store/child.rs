@@ -13,7 +13,7 @@ use caravan_bench::Error as Shared;
 use caravan_segment::process::allow_descriptors;
 use caravan_store::{Eviction, SnapshotCounts, Store, StoreOptions};
 use caravan_store_server::keeper::channel::{
-    ChannelEnd, KeeperAnswer, KeeperChannel, ServerAnswer, ServerOrder, ServerPlan,
+    ChannelEnd, KeeperAnswer, KeeperChannel, ServerAnswer, ServerOrder, ServerSettings,
 };
 use caravan_store_server::{ListeningSockets, ServerOptions, StoreServer};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -43,12 +43,12 @@ pub fn run() -> Result<ExitCode, Error> {
         }
         Err(_) => return Ok(ExitCode::SUCCESS),
     };
-    let ServerOrder::Serve(plan) = order else { return Ok(ExitCode::SUCCESS) };
-    let outcome = begin(&plan, lent).and_then(|served| {
+    let ServerOrder::Serve(settings) = order else { return Ok(ExitCode::SUCCESS) };
+    let outcome = begin(&settings, lent).and_then(|served| {
         keeper.send(&ServerAnswer::Serving, &[]).map_err(sentence)?;
         let saves = serve(&keeper, &served.store)?;
         served.server.end();
-        match &plan.save {
+        match &settings.save {
             Some(path) if saves => save_at_end(&served.store, Path::new(path)),
             _ => Ok(()),
         }
@@ -80,7 +80,7 @@ struct ServedStore {
 }
 
 /// Opens the store, loads what it begins with, and serves it.
-fn begin(plan: &ServerPlan, lent: Vec<OwnedFd>) -> Result<ServedStore, Error> {
+fn begin(settings: &ServerSettings, lent: Vec<OwnedFd>) -> Result<ServedStore, Error> {
     // Each connection takes a descriptor, and shells allow fewer than the limit of connections. Without more, a client
     // waits until another one leaves.
     allow_descriptors(u64::MAX);
@@ -89,15 +89,15 @@ fn begin(plan: &ServerPlan, lent: Vec<OwnedFd>) -> Result<ServedStore, Error> {
         return Err(Error::Sentence("the keeper has lent too few descriptors".to_owned()));
     };
     let sockets = ListeningSockets { unix, tcp: lent.next() };
-    let eviction = if plan.evicts { Eviction::LeastRecentlyUsed } else { Eviction::Refuse };
-    let options = StoreOptions::new(plan.memory_bytes).eviction(eviction);
+    let eviction = if settings.evicts { Eviction::LeastRecentlyUsed } else { Eviction::Refuse };
+    let options = StoreOptions::new(settings.memory_bytes).eviction(eviction);
     let store = Store::open(memory, options).map_err(sentence)?;
-    if let Some(path) = &plan.load {
+    if let Some(path) = &settings.load {
         store.publish_now(unix_ms());
         load(&store, Path::new(path))?;
     }
-    let mut options = ServerOptions::new(&plan.name, PathBuf::from(&plan.socket));
-    options.password = plan.password.clone();
+    let mut options = ServerOptions::new(&settings.name, PathBuf::from(&settings.socket));
+    options.password = settings.password.clone();
     options.eviction = eviction;
     let store = Arc::new(store);
     let server = StoreServer::on(sockets, Arc::clone(&store), options, tell).map_err(sentence)?;

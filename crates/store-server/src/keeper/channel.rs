@@ -24,7 +24,7 @@ const DESCRIPTORS_MAX: usize = 4;
 
 /// What a server is to serve.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct ServerPlan {
+pub struct ServerSettings {
     /// The name of the store.
     pub name: String,
     /// The path of the UNIX socket.
@@ -46,12 +46,12 @@ pub struct ServerPlan {
 pub enum ServerOrder {
     /// Open the store and serve it. Descriptors: the memory, the lock of the name, the UNIX socket, and the socket on TCP if
     /// there is one.
-    Serve(ServerPlan),
+    Serve(ServerSettings),
     /// Save the store to the first descriptor, and tell whoever has the other end of the second one.
     Save,
     /// Answer what has arrived, close all connections, and end.
     End {
-        /// Save to the plan's file first.
+        /// Save to the file of the settings first.
         saves: bool,
     },
 }
