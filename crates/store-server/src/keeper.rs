@@ -32,6 +32,7 @@ use crate::keeper::process::{ServerDeath, ServerPhase, ServerProcess};
 use crate::limits::{RESTART_PAUSE_MAX, RESTART_PAUSE_MIN, SERVER_CALM, SERVER_END_MAX, SERVER_START_MAX};
 use crate::listen::StoreListening;
 use crate::server::ServerOptions;
+use crate::state::ClientSettings;
 
 /// The first word of a program that is started as a server. Its standard input is its [`KeeperChannel`]; the second word is the
 /// name of the store, for people who look at processes.
@@ -115,7 +116,7 @@ impl StoreKeeper {
     /// Makes the memory, listens, and starts the first server. [`step`](Self::step) says when that one serves.
     pub fn start(options: KeeperOptions) -> Result<Self, ServeError> {
         options.server.check()?;
-        let ServerOptions { name, socket, password, eviction, .. } = &options.server;
+        let ServerOptions { name, socket, password, eviction, clients_max, .. } = &options.server;
         let listening = StoreListening::open(&options.server)?;
         let control = ControlDoor::open(socket)?;
         let memory = Store::new_memory(&format!("caravan-{name}"))
@@ -123,7 +124,7 @@ impl StoreKeeper {
         let settings = ServerSettings {
             name: name.clone(),
             socket: socket.clone().into(),
-            password: password.clone(),
+            client: ClientSettings { password: password.clone(), clients_max: *clients_max },
             memory_bytes: options.memory_bytes,
             evicts: *eviction == Eviction::LeastRecentlyUsed,
             load: options.load.map(PathBuf::into_os_string),
@@ -220,7 +221,11 @@ impl StoreKeeper {
     fn watch_server(&mut self) -> Result<(), ServeError> {
         let Some(server) = &mut self.server else { return Ok(()) };
         let before = server.phase;
-        if let Err(death) = server.listen() {
+        let listened = server.listen();
+        if let Some(changed) = server.changed.take() {
+            self.settings.client = changed;
+        }
+        if let Err(death) = listened {
             let (pid, phase, calm) = (server.pid(), server.phase, server.since.elapsed() >= SERVER_CALM);
             self.server = None;
             if phase == ServerPhase::Serving && calm {

@@ -26,4 +26,4 @@ pub use resp::request::{ProtocolError, RequestParser};
 pub use resp::words::CommandWords;
 pub use server::{ServerOptions, StoreServer, local_address};
 pub use session::Session;
-pub use state::{ServerFacts, ServerState};
+pub use state::{ClientSettings, ServerFacts, ServerState};

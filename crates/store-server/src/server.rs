@@ -16,7 +16,7 @@ use rustix::net::{SendFlags, SocketAddrAny, SocketFlags, acceptfrom_with, send};
 use crate::error::ServeError;
 use crate::limits;
 use crate::listen::{ListeningSockets, StoreListening};
-use crate::state::{ServerFacts, ServerState, count};
+use crate::state::{ClientSettings, ServerFacts, ServerState, count};
 use crate::worker::{StoreWorker, Tell, WorkerPost, unix_ms};
 
 /// What a server is started with.
@@ -35,14 +35,17 @@ pub struct ServerOptions {
     pub workers: Option<usize>,
     /// What the store does when its memory is used up, for CONFIG GET.
     pub eviction: Eviction,
+    /// The largest number of connections at a time.
+    pub clients_max: usize,
 }
 
 impl ServerOptions {
     /// Returns the options of a server on a UNIX socket.
     pub fn new(name: impl Into<String>, socket: impl Into<PathBuf>) -> Self {
         let (address, password, workers) = (None, None, None);
-        let eviction = Eviction::Refuse;
-        Self { name: name.into(), socket: socket.into(), address, password, workers, eviction }
+        let (eviction, clients_max) = (Eviction::Refuse, limits::CLIENTS_DEFAULT);
+        let (name, socket) = (name.into(), socket.into());
+        Self { name, socket, address, password, workers, eviction, clients_max }
     }
 
     pub(crate) fn check(&self) -> Result<(), ServeError> {
@@ -113,6 +116,7 @@ impl StoreServer {
             ..ServerFacts::new(options.name)
         };
         let state = Arc::new(ServerState::new(store, facts, options.password));
+        state.set_clients_max(options.clients_max);
         let tell: Tell = Arc::new(tell);
         let bell = Arc::new(
             eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
@@ -141,6 +145,12 @@ impl StoreServer {
         let spawned = thread("store-accept".to_owned()).spawn(move || acceptor.accept());
         self.acceptor = Some(spawned.map_err(ServeError::system("start a thread"))?);
         Ok(())
+    }
+
+    /// Calls `watcher` with the settings of now, and again when a client has changed one (CONFIG SET), on the thread that
+    /// serves it and before it gets its reply. There is one watcher.
+    pub fn watch_settings(&self, watcher: impl Fn(ClientSettings) + Send + Sync + 'static) {
+        self.state.watch_settings(Box::new(watcher));
     }
 
     /// Returns the address on TCP, with the port that the system chose if the options had 0.

@@ -34,7 +34,7 @@ pub fn run() -> Result<ExitCode, Error> {
     // A new snapshot is for this user alone, as the store is.
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
     let socket = io::stdin().as_fd().try_clone_to_owned().map_err(|source| no_keeper(&source))?;
-    let keeper = KeeperChannel::of(socket);
+    let keeper = Arc::new(KeeperChannel::of(socket));
     keeper.send(&ServerAnswer::Running, &[]).map_err(|error| no_keeper(&error))?;
     let (order, lent) = match keeper.receive() {
         Ok(received) => received,
@@ -46,6 +46,10 @@ pub fn run() -> Result<ExitCode, Error> {
     let ServerOrder::Serve(settings) = order else { return Ok(ExitCode::SUCCESS) };
     let outcome = begin(&settings, lent).and_then(|served| {
         keeper.send(&ServerAnswer::Serving, &[]).map_err(sentence)?;
+        // The next server goes on with what clients have set. Without a keeper there is no next one.
+        let listener = Arc::clone(&keeper);
+        let told = move |settings| _ = listener.send(&ServerAnswer::Changed(settings), &[]);
+        served.server.watch_settings(told);
         let saves = serve(&keeper, &served.store)?;
         served.server.end();
         match &settings.save {
@@ -97,7 +101,8 @@ fn begin(settings: &ServerSettings, lent: Vec<OwnedFd>) -> Result<ServedStore, E
         load(&store, Path::new(path))?;
     }
     let mut options = ServerOptions::new(&settings.name, PathBuf::from(&settings.socket));
-    options.password = settings.password.clone();
+    options.password = settings.client.password.clone();
+    options.clients_max = settings.client.clients_max;
     options.eviction = eviction;
     let store = Arc::new(store);
     let server = StoreServer::on(sockets, Arc::clone(&store), options, tell).map_err(sentence)?;

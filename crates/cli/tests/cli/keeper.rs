@@ -216,6 +216,26 @@ fn an_upgrade_loses_no_acknowledged_write_and_no_mapped_read_fails() {
 }
 
 #[test]
+fn what_clients_have_set_outlives_a_server() {
+    let served = Served::start(&[]);
+    let set = |client: &mut StoreClient, name: &[u8], value: &[u8]| {
+        assert_eq!(client.call(&[b"CONFIG", b"SET", name, value]).expect("an answer"), ok());
+    };
+    let mut client = served.client();
+    set(&mut client, b"maxclients", b"77");
+    set(&mut client, b"requirepass", b"secret");
+    let before = served.kill_server();
+    wait_for("another server", || served.server().is_some_and(|pid| pid != before));
+    let mut client = served.client();
+    let refused = client.call(&[b"GET", b"a"]).expect("an answer");
+    assert_eq!(refused, StoreAnswer::Error(b"NOAUTH Authentication required.".to_vec()));
+    assert_eq!(client.call(&[b"AUTH", b"secret"]).expect("an answer"), ok());
+    let answer = client.call(&[b"CONFIG", b"GET", b"maxclients"]).expect("an answer");
+    let bulk = |text: &str| StoreAnswer::Bulk(text.into());
+    assert_eq!(answer, StoreAnswer::Array(vec![bulk("maxclients"), bulk("77")]));
+}
+
+#[test]
 fn fake_server_role() {
     if std::env::var_os(FAKE).is_none() {
         return;

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::ServeError;
 use crate::limits::KEEPER_MESSAGE_BYTES_MAX;
+use crate::state::ClientSettings;
 
 /// Descriptors of one message: those of [`ServerOrder::Serve`].
 const DESCRIPTORS_MAX: usize = 4;
@@ -29,8 +30,8 @@ pub struct ServerSettings {
     pub name: String,
     /// The path of the UNIX socket.
     pub socket: OsString,
-    /// The password that clients give.
-    pub password: Option<Vec<u8>>,
+    /// What clients can change, as the server before has left it.
+    pub client: ClientSettings,
     /// The memory of the store, everything included.
     pub memory_bytes: u64,
     /// Whether keys that were not used lately are deleted when the memory is used up.
@@ -63,6 +64,8 @@ pub enum ServerAnswer {
     Running,
     /// It serves.
     Serving,
+    /// A client has changed this.
+    Changed(ClientSettings),
     /// It ends, for this reason.
     Failed(String),
 }

@@ -10,6 +10,7 @@ use caravan_segment::process::Process;
 use crate::error::ServeError;
 use crate::keeper::SERVER_COMMAND;
 use crate::keeper::channel::{ChannelEnd, KeeperChannel, ServerAnswer, ServerOrder};
+use crate::state::ClientSettings;
 
 /// What a server is doing, as far as its keeper knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +38,8 @@ pub(crate) struct ServerProcess {
     pub(crate) since: Instant,
     /// Why it says that it ends.
     pub(crate) failure: Option<String>,
+    /// What a client has changed.
+    pub(crate) changed: Option<ClientSettings>,
 }
 
 impl ServerProcess {
@@ -61,8 +64,8 @@ impl ServerProcess {
             .map_err(failed())?;
         let process = Process::open(child.id() as i32)
             .map_err(|error| ServeError::Keeper(format!("cannot watch the server: {error}")))?;
-        let (phase, since, failure) = (ServerPhase::Starting, Instant::now(), None);
-        Ok(Self { child, channel, process, phase, since, failure })
+        let (phase, since) = (ServerPhase::Starting, Instant::now());
+        Ok(Self { child, channel, process, phase, since, failure: None, changed: None })
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -105,6 +108,7 @@ impl ServerProcess {
                 Ok((ServerAnswer::Serving, _)) if self.phase == ServerPhase::Opening => {
                     self.enter(ServerPhase::Serving);
                 }
+                Ok((ServerAnswer::Changed(settings), _)) => self.changed = Some(settings),
                 Ok((ServerAnswer::Failed(why), _)) => self.failure = Some(why),
                 // It was told to end meanwhile.
                 Ok(_) => {}
