@@ -117,6 +117,52 @@ pub enum StoreError {
     /// The memory contradicts itself.
     #[error("the memory of the store is damaged: {0}; restart it empty")]
     Damaged(String),
+    /// Another thread is saving this store.
+    #[error("a save of this store is under way: wait until it has ended")]
+    SaveUnderWay,
+    /// The snapshot could not be written.
+    #[error("the snapshot could not be written: {0}")]
+    SnapshotWrite(#[source] std::io::Error),
+    /// The snapshot could not be read.
+    #[error("the snapshot could not be read: {0}")]
+    SnapshotRead(#[source] std::io::Error),
+    /// The bytes are not those of a snapshot.
+    #[error("this is no snapshot of a store: it does not begin with the words `caravan snapshot`")]
+    NotASnapshot,
+    /// The snapshot has a format that this version does not know.
+    #[error(
+        "the snapshot has format {format}, and this version reads format {known}: use the version that wrote it"
+    )]
+    SnapshotFormat {
+        /// The format of the snapshot.
+        format: u64,
+        /// The format that this version reads.
+        known: u64,
+    },
+    /// The snapshot ends too early, or its bytes have changed.
+    #[error("the snapshot is damaged at byte {position}: {what}; load another copy")]
+    SnapshotDamaged {
+        /// Where the part begins that is not as it was written.
+        position: u64,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// The store has too little memory for the snapshot.
+    #[error(
+        "the snapshot does not fit: the {memory_bytes} bytes of the store were full after {keys} keys; give it more memory"
+    )]
+    SnapshotTooLarge {
+        /// The limit that the options set.
+        memory_bytes: u64,
+        /// The number of keys that the store had then.
+        keys: u64,
+    },
+    /// A snapshot is loaded into an empty store only.
+    #[error("the store has {keys} keys already: load a snapshot into an empty store")]
+    NotEmpty {
+        /// The number of keys.
+        keys: u64,
+    },
     /// Shared memory could not be made.
     #[error("no shared memory for the store: {0}")]
     Memory(#[from] caravan_segment::Error),

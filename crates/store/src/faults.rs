@@ -27,6 +27,8 @@ pub enum PlantedFault {
     RecordOfAnyTime = 8,
     /// A new owner takes a place for used because its last owner had reserved it.
     LeakedReservation = 9,
+    /// A commit does not note what it changes while a save runs.
+    UnnotedChange = 10,
 }
 
 #[cfg(feature = "faults")]

@@ -84,3 +84,17 @@ pub const EVICTION_STEPS_MAX: usize = 1 << 24;
 /// Up to which attempt a transaction that lost only spins before the next one; then it gives its core away,
 /// too, as the winner may need it.
 pub const BACK_OFF_SPINS_MAX: u32 = 5;
+
+/// How many keys a save collects before it writes them.
+pub const SAVE_STEP_KEYS: usize = 1000;
+
+/// Bytes of keys that commits have changed and a running save has not written yet; beyond it, commits wait for
+/// the save. About 200,000 short keys, which take less than a second to write.
+pub const SAVE_BACKLOG_BYTES_MAX: usize = 16 << 20;
+
+/// How many changed keys a save may still have to write when it keeps all commits out: some 100 us.
+pub const SAVE_REST_KEYS: usize = 100;
+
+/// How often a save writes what has changed meanwhile before it keeps commits out in any case. Each time takes
+/// less than the one before, unless the store is written faster than the snapshot.
+pub const SAVE_ROUNDS_MAX: usize = 16;

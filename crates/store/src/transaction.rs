@@ -138,6 +138,10 @@ impl<'s> Transaction<'s> {
         self.retry
     }
 
+    pub(crate) fn has_writes(&self) -> bool {
+        !self.writes.is_empty()
+    }
+
     /// Notes what the transaction has to be run again for, whatever the body makes of the error.
     fn noted<T>(&mut self, result: Result<T, StoreError>) -> Result<T, StoreError> {
         match &result {
@@ -321,7 +325,7 @@ impl<'s> Transaction<'s> {
 
     /// Commits by a lane. Returns the hash of a key whose shard should be split.
     pub(crate) fn commit(mut self, lane: &mut CommitLane<'_>) -> Result<Option<u64>, StoreError> {
-        if self.writes.is_empty() {
+        if !self.has_writes() {
             // All that was read was true at one moment within the transaction.
             return Ok(None);
         }

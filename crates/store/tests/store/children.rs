@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use caravan_store::faults::{PlantedFault, plant};
 
-use crate::{cuts, hunter, kills, owner, threads};
+use crate::{cuts, hunter, kills, owner, save, threads};
 
 const ROLE: &str = "CARAVAN_STORE_TEST_ROLE";
 const FAULT: &str = "CARAVAN_STORE_TEST_FAULT";
@@ -23,6 +23,7 @@ const FAULTS: &[PlantedFault] = &[
     PlantedFault::RedoAlways,
     PlantedFault::RecordOfAnyTime,
     PlantedFault::LeakedReservation,
+    PlantedFault::UnnotedChange,
 ];
 
 /// What a role does: with the descriptor of its parent's store, and whether a fault is planted.
@@ -39,6 +40,7 @@ const ROLES: &[(&str, Role)] = &[
     ("newer", cuts::cut_then_write),
     ("mixture", cuts::mix_records),
     ("kills", kills::work),
+    ("saves", save::save_under_writes),
 ];
 
 /// A started process, killed when it is dropped.

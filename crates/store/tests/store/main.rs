@@ -11,5 +11,6 @@ mod memory;
 mod model;
 mod owner;
 mod restart;
+mod save;
 mod sessions;
 mod threads;
