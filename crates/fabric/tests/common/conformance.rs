@@ -211,12 +211,12 @@ pub fn no_wake_up_is_lost(mut pair: Pair, seed: u64) {
                     break;
                 }
                 pair.ends[0].poll(&mut pair.seen[0], 16).unwrap();
-                if let Some(network) = &pair.network {
-                    network.step();
+                if let Some(world) = &pair.world {
+                    world.step();
                 }
             }
             // Of a simulated network, nothing more comes by itself.
-            let limit = if pair.network.is_some() { Duration::ZERO } else { PATIENCE };
+            let limit = if pair.world.is_some() { Duration::ZERO } else { PATIENCE };
             assert!(readable(pair.ends[1].wait_fd().unwrap(), limit), "it sleeps for ever");
             pair.ends[1].acknowledge().unwrap();
             assert!(!readable(pair.ends[1].wait_fd().unwrap(), Duration::ZERO));
@@ -231,7 +231,7 @@ pub fn a_peer_can_be_woken(mut pair: Pair, _seed: u64) {
     for (from, to) in [(0, 1), (1, 0)] {
         pair.arm(to);
         pair.ends[from].wake_peer().unwrap();
-        while let Some(true) = pair.network.as_ref().map(|network| network.step()) {}
+        while let Some(true) = pair.world.as_ref().map(|world| world.step()) {}
         assert!(readable(pair.ends[to].wait_fd().unwrap(), PATIENCE));
         pair.ends[to].acknowledge().unwrap();
     }

@@ -315,7 +315,7 @@ pub fn a_link_shares_its_endpoint_with_its_user(make: MakePair<'_>, seed: u64) {
     const STREAM_BYTES: u64 = 5 * RING_BYTES_MIN;
     const READS: u64 = 40;
     let (region, stream) = (region(seed), Pattern::new(!seed));
-    let ([mut owner, mut user], network) = make(seed).links(RING_BYTES_MIN);
+    let ([mut owner, mut user], world) = make(seed).links(RING_BYTES_MIN);
     let token = owner.lend(&region, RegionAccess::Read).unwrap();
     let number = user.borrow(&token).unwrap();
     let at = Link::arena_bytes(RING_BYTES_MIN).unwrap();
@@ -352,14 +352,14 @@ pub fn a_link_shares_its_endpoint_with_its_user(make: MakePair<'_>, seed: u64) {
             Pattern::new(seed).check(completion.context, &bytes);
             reads += 1;
         }
-        network.as_ref().map(|network| network.step());
+        world.as_ref().map(|world| world.step());
         if user.arm(0).unwrap() == Armed::Wait {
             let has_work = sent < STREAM_BYTES || owner.room().unwrap() < RING_BYTES_MIN as usize;
             while !has_work && posted > reads && !readable(user.wait_fd().unwrap(), Duration::from_millis(1))
             {
                 assert!(begun.elapsed() < PATIENCE, "it sleeps for ever");
                 owner.refresh().unwrap();
-                network.as_ref().map(|network| network.step());
+                world.as_ref().map(|world| world.step());
             }
             user.acknowledge().unwrap();
             user.awake();
