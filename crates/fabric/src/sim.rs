@@ -109,7 +109,6 @@ impl World {
             completes_early: bit(),
             operation_bytes_max: if bit() { u32::MAX } else { 4096 },
             reads_words_atomically: bit(),
-            reads_ordered: false,
         }
     }
 

@@ -89,7 +89,6 @@ impl Endpoint for TcpEndpoint {
             atomic_with_processor: true,
             target_progress: true,
             reads_words_atomically: true,
-            reads_ordered: true,
             revokes_for_certain: true,
             operation_bytes_max: OPERATION_BYTES_MAX,
             ..Capabilities::default()
