@@ -32,7 +32,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use crate::contract::{Capabilities, Error};
 
 pub use endpoint::SimEndpoint;
-pub use faulty::{Faults, Faulty};
+pub use faulty::{Faults, Faulty, PlantedBreach};
 pub use nodes::{Mishap, NodeLife};
 use state::SimState;
 

@@ -1,7 +1,7 @@
 //! Two connected endpoints of any backend, in one process.
 
 use caravan_fabric::contract::{Armed, Endpoint, Event, Operation};
-use caravan_fabric::sim::{Faults, Faulty, World};
+use caravan_fabric::sim::{Faults, Faulty, PlantedBreach, World};
 use caravan_fabric::tcp::{self, TcpSealing};
 use caravan_fabric::{Error, Exposure, Link, shm, verbs};
 
@@ -28,6 +28,18 @@ impl Pair {
         let (world, left, right) = World::pair(seed, arena_bytes, World::capabilities(seed)).unwrap();
         let faults = Faults { full: 5, short_poll: 5, empty_look: 5, empty_wake: 5, ..Faults::default() };
         Self::new(Faulty::new(left, faults, seed), Faulty::new(right, faults, !seed), Some(world))
+    }
+
+    /// Makes a pair over a network whose promises and habits the seed chooses, with a breach planted at both ends.
+    pub fn planted_sim(breach: PlantedBreach, seed: u64, arena_bytes: u64) -> Self {
+        let (world, left, right) = World::pair(seed, arena_bytes, World::capabilities(seed)).unwrap();
+        Self::new(Faulty::planted(left, breach), Faulty::planted(right, breach), Some(world))
+    }
+
+    /// Makes a pair through mapped memory, with a breach planted at both ends.
+    pub fn planted_shm(breach: PlantedBreach, arena_bytes: u64) -> Self {
+        let (left, right) = shm_ends(arena_bytes);
+        Self::new(Faulty::planted(left, breach), Faulty::planted(right, breach), None)
     }
 
     /// Makes a pair through mapped memory, each side with a mapping of its own.

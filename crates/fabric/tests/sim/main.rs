@@ -4,6 +4,7 @@
 //! one alone, and CARAVAN_SEEDS=100000 runs many.
 #![forbid(unsafe_code)]
 
+mod breaches;
 #[path = "../common/mod.rs"]
 mod common;
 
