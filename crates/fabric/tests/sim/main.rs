@@ -7,6 +7,7 @@
 mod breaches;
 #[path = "../common/mod.rs"]
 mod common;
+mod world;
 
 use caravan_fabric::contract::{Capabilities, Endpoint};
 use caravan_fabric::sim::{Faults, Faulty, Random, SimEndpoint, World};
