@@ -72,9 +72,6 @@ pub struct Capabilities {
     /// place and its destination are multiples of 8. (Without this promise, a reader needs a checksum to tell torn
     /// bytes, or asks the owner.)
     pub reads_words_atomically: bool,
-    /// Reads take effect in the order in which they were posted: a later one sees all that an earlier one saw. (The
-    /// bytes within one read have no order.)
-    pub reads_ordered: bool,
     /// From [`Endpoint::revoke`] on, nothing that the peer's process does reaches the region. (Without this promise,
     /// as where memory is mapped, a peer that keeps to the contract stops, and another one does not.)
     pub revokes_for_certain: bool,

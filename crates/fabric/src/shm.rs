@@ -160,7 +160,6 @@ impl Endpoint for ShmEndpoint {
             atomic_with_processor: true,
             target_progress: true,
             reads_words_atomically: true,
-            reads_ordered: true,
             operation_bytes_max: u32::MAX,
             ..Capabilities::default()
         }

@@ -1,6 +1,7 @@
-//! A seeded network between two endpoints of one process, for tests.
+//! A world of nodes and the network between them, all in one process and from one seed, for tests.
 //!
-//! It does whatever a connection's [`Capabilities`] leave unpromised: the bytes of a write land in
+//! A [`World`] has any number of nodes, each of which stands for a process on a host of its own. Two nodes that are
+//! [connected](World::connect) have an endpoint each. The network does whatever a connection's [`Capabilities`] leave unpromised: the bytes of a write land in
 //! pieces and in any order; writes and immediates overtake one another; a completion comes long
 //! before its bytes arrive, and that of a write only together with others or after a flush; a compare-and-swap is
 //! not atomic; nothing happens while the target does not poll. It keeps what is promised:
@@ -9,18 +10,21 @@
 //! |---|---|---|
 //! | an immediate | after its own bytes; after those of writes whose completion had been polled when its own was posted | `immediates_ordered`: in order, and after the bytes of all writes before it |
 //! | a completion | the source is not read any more, and what it wrote lands even if this side ends | |
-//! | a read | its bytes come in any pieces and order | `reads_words_atomically`: never in pieces of a word; `reads_ordered`: after those of earlier reads |
+//! | a read | its bytes come in any pieces and order | `reads_words_atomically`: never in pieces of a word |
 //! | a region | only what is lent at that moment is reached; anything else ends the side that asked | |
 //! | compare-and-swap | atomic among its kind | `atomic_with_processor`: against the processor too |
 //! | the end of a side | the peer first sees everything that lands, then learns of the end | |
+//! | the cut of a link | nothing passes; a connection that is not mended in time ends on both sides, with what had completed before | without `completes_early` |
 //!
 //! Everything that happens is a function of the seed and of the calls. Time is
-//! [`Network::step`]: the test says when the network moves on, or has a thread that
-//! [carries](Network::carry) all the time. [`Faulty`] is the middleware for the faults that any backend may show
+//! [`World::step`]: the test says when the network moves on, or has a thread that
+//! [carries](World::carry) all the time. [`World::mishap`] stops, kills and restarts nodes, and cuts and mends links. [`Faulty`] is the middleware for the faults that any backend may show
 //! its user: a full queue, an empty wake-up, a short poll, an end.
 
 mod endpoint;
 mod faulty;
+mod flight;
+mod nodes;
 mod state;
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -28,32 +32,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use crate::contract::{Capabilities, Error};
 
 pub use endpoint::SimEndpoint;
-pub use faulty::{Faults, Faulty};
+pub use faulty::{Faults, Faulty, PlantedBreach};
+pub use nodes::{Mishap, NodeLife};
 use state::SimState;
 
-/// One of the two sides of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum NetworkSide {
-    /// The first endpoint of [`Network::pair`].
-    Left,
-    /// The second endpoint of [`Network::pair`].
-    Right,
-}
-
-impl NetworkSide {
-    /// Returns the other side.
-    pub fn peer(self) -> Self {
-        match self {
-            Self::Left => Self::Right,
-            Self::Right => Self::Left,
-        }
-    }
-}
-
-/// The wire between two endpoints, and the random choices about it. Prints its seed if it is dropped
+/// Nodes, the network between them, and the random choices about both. Prints its seed if it is dropped
 /// while a test fails.
 #[derive(Debug)]
-pub struct Network {
+pub struct World {
     seed: u64,
     shared: Arc<SimShared>,
 }
@@ -76,18 +62,35 @@ impl SimShared {
     }
 }
 
-impl Network {
-    /// Returns two connected endpoints with arenas of `arena_bytes`, all zero.
+impl World {
+    /// Returns a world of nodes 0 to `nodes` - 1, which run and are not connected.
+    pub fn new(seed: u64, nodes: usize) -> Self {
+        let shared = SimShared { state: Mutex::new(SimState::new(seed, nodes)), stirred: Condvar::new() };
+        Self { seed, shared: Arc::new(shared) }
+    }
+
+    /// Returns a world of two nodes, and the endpoints of a connection from node 0 to node 1.
     pub fn pair(
         seed: u64,
         arena_bytes: u64,
         capabilities: Capabilities,
     ) -> Result<(Self, SimEndpoint, SimEndpoint), Error> {
-        let state = SimState::new(seed, arena_bytes, capabilities)?;
-        let shared = Arc::new(SimShared { state: Mutex::new(state), stirred: Condvar::new() });
-        let left = SimEndpoint::new(NetworkSide::Left, &shared)?;
-        let right = SimEndpoint::new(NetworkSide::Right, &shared)?;
-        Ok((Self { seed, shared }, left, right))
+        let world = Self::new(seed, 2);
+        let [left, right] = world.connect([0, 1], arena_bytes, capabilities)?;
+        Ok((world, left, right))
+    }
+
+    /// Connects two nodes, and returns an endpoint of each, with arenas of `arena_bytes`, all zero. Returns
+    /// [`Error::NotConnected`] if a node does not run or the link is cut. The world keeps the memory of all
+    /// its connections.
+    pub fn connect(
+        &self,
+        nodes: [usize; 2],
+        arena_bytes: u64,
+        capabilities: Capabilities,
+    ) -> Result<[SimEndpoint; 2], Error> {
+        let left = self.shared.lock().connect(nodes, arena_bytes, capabilities)?;
+        Ok([SimEndpoint::new(left, &self.shared)?, SimEndpoint::new(left.peer(), &self.shared)?])
     }
 
     /// Returns capabilities that `seed` chooses.
@@ -106,24 +109,40 @@ impl Network {
             completes_early: bit(),
             operation_bytes_max: if bit() { u32::MAX } else { 4096 },
             reads_words_atomically: bit(),
-            reads_ordered: bit(),
         }
     }
 
-    /// Lets one thing happen. False if nothing can happen before one of the sides does
+    /// Lets one thing happen. False if nothing can happen before one of the nodes does
     /// something.
     pub fn step(&self) -> bool {
         self.shared.lock().step()
     }
 
-    /// Ends a side at once, as SIGKILL does. A part of its operations under way lands; its peer learns
+    /// Ends a node at once, as SIGKILL does. A part of its operations under way lands; its peers learn
     /// of the end after a while.
-    pub fn kill(&self, side: NetworkSide) {
-        self.shared.lock().end(side);
+    pub fn kill(&self, node: usize) {
+        self.shared.lock().suffer(Mishap::Killed(node));
         self.shared.stir();
     }
 
-    /// Steps for as long as both sides live. Call it in a thread beside two sides that wait.
+    /// Lets a random mishap happen, and returns which.
+    pub fn mishap(&self) -> Mishap {
+        let mishap = self.shared.lock().mishap();
+        self.shared.stir();
+        mishap
+    }
+
+    /// Returns whether a node runs.
+    pub fn life(&self, node: usize) -> NodeLife {
+        self.shared.lock().nodes.life(node)
+    }
+
+    /// Returns a hash of everything that has happened so far: equal for two runs that did the same.
+    pub fn digest(&self) -> u64 {
+        self.shared.lock().digest
+    }
+
+    /// Steps until all endpoints have ended. Call it in a thread beside sides that wait.
     pub fn carry(&self) {
         let mut state = self.shared.lock();
         while !state.is_over() {
@@ -139,10 +158,10 @@ impl Network {
     }
 }
 
-impl Drop for Network {
+impl Drop for World {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("sim: the failing network has seed {}", self.seed);
+            eprintln!("sim: the failing world has seed {}", self.seed);
         }
     }
 }

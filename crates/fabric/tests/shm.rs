@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use caravan_fabric::contract::{Endpoint, Event, Local, Operation, Provider};
-use caravan_fabric::sim::{Faults, Faulty, Network, Random};
+use caravan_fabric::sim::{Faults, Faulty, Random, World};
 use caravan_fabric::{Error, Link, RING_BYTES_MAX, RING_BYTES_MIN, shm};
 use common::conformance::ARENA_BYTES;
 use common::lending::MakePair;
@@ -224,7 +224,7 @@ fn links_connect_over_any_channel() {
 fn backends_have_names() {
     let (left, _right) = shm_ends(4096);
     assert_eq!(left.provider().name(), "shm");
-    let (_network, sim, _peer) = Network::pair(1, 4096, Network::capabilities(1)).unwrap();
+    let (_network, sim, _peer) = World::pair(1, 4096, World::capabilities(1)).unwrap();
     assert_eq!(Faulty::new(sim, FAULTS, 1).provider().name(), "sim");
     assert!(shm::QUEUE_DEPTH.is_power_of_two());
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use caravan_segment::SharedSlice;
 
-use super::state::{SimParty, SimState};
-use super::{NetworkSide, SimShared};
+use super::SimShared;
+use super::state::{SimEnd, SimParty, SimState};
 use crate::contract::{Armed, Capabilities, Endpoint, Error, Event, Operation, OperationBounds, Provider};
 use crate::region::{
     self, BorrowedBounds, Region, RegionAccess, RegionNumber, RegionTable, RegionToken, not_borrowed,
@@ -18,7 +18,7 @@ const POLL_STEPS_MAX: u64 = 4;
 /// One side of a simulated connection. Dropping it ends the side, as the end of a process does.
 #[derive(Debug)]
 pub struct SimEndpoint {
-    side: NetworkSide,
+    end: SimEnd,
     shared: Arc<SimShared>,
     capabilities: Capabilities,
     arena: SharedSlice,
@@ -28,18 +28,18 @@ pub struct SimEndpoint {
 }
 
 impl SimEndpoint {
-    pub(super) fn new(side: NetworkSide, shared: &Arc<SimShared>) -> Result<Self, Error> {
+    pub(super) fn new(end: SimEnd, shared: &Arc<SimShared>) -> Result<Self, Error> {
         let mut state = shared.lock();
-        let capabilities = state.capabilities;
-        let peer_arena = state.party(side.peer()).arena.clone();
-        let party = state.party(side);
+        let capabilities = state.connections[end.connection].capabilities;
+        let peer_arena = state.party(end.peer()).arena.clone();
+        let party = state.party(end);
         let bell = party
             .bell
             .try_clone()
             .map_err(|source| Error::System { call: "fcntl(F_DUPFD_CLOEXEC)", source })?;
         let arena = party.arena.clone();
         Ok(Self {
-            side,
+            end,
             shared: Arc::clone(shared),
             capabilities,
             arena,
@@ -73,7 +73,7 @@ impl SimEndpoint {
         for _ in 0..=state.random.below(POLL_STEPS_MAX) {
             state.step();
             if !self.capabilities.target_progress {
-                state.step_towards(self.side);
+                state.step_towards(self.end);
             }
         }
     }
@@ -103,13 +103,14 @@ impl Endpoint for SimEndpoint {
     fn post(&mut self, operation: Operation) -> Result<(), Error> {
         self.check(&operation)?;
         let mut state = self.shared.lock();
-        gone(state.party(self.side))?;
-        if state.party(self.side).under_way >= state.queue_depth {
+        gone(state.party(self.end))?;
+        let queue_depth = state.connections[self.end.connection].queue_depth;
+        if state.party(self.end).under_way >= queue_depth {
             return Err(Error::Full(Provider::Sim));
         }
         state.clock += 1;
         let posted_at = state.clock;
-        let party = state.party(self.side);
+        let party = state.party(self.end);
         party.under_way += 1;
         party.posted.push((operation, posted_at));
         Ok(())
@@ -117,17 +118,17 @@ impl Endpoint for SimEndpoint {
 
     fn doorbell(&mut self) -> Result<(), Error> {
         let mut state = self.shared.lock();
-        gone(state.party(self.side))?;
-        state.ring_doorbell(self.side);
+        gone(state.party(self.end))?;
+        state.ring_doorbell(self.end);
         self.shared.stir();
         Ok(())
     }
 
     fn flush(&mut self) -> Result<(), Error> {
         let mut state = self.shared.lock();
-        state.flush(self.side);
+        state.flush(self.end);
         let now = state.clock;
-        let party = state.party(self.side);
+        let party = state.party(self.end);
         party.flushed_at = now;
         gone(party)
     }
@@ -137,7 +138,7 @@ impl Endpoint for SimEndpoint {
         self.go_on(&mut state);
         state.clock += 1;
         let now = state.clock;
-        let party = state.party(self.side);
+        let party = state.party(self.end);
         let count = party.events.len().min(limit);
         for (event, flight) in party.events.drain(..count) {
             events.push(event);
@@ -157,8 +158,8 @@ impl Endpoint for SimEndpoint {
 
     fn arm(&mut self) -> Result<Armed, Error> {
         let mut state = self.shared.lock();
-        let waits_for_us = !self.capabilities.target_progress && state.can_progress(self.side);
-        let party = state.party(self.side);
+        let waits_for_us = !self.capabilities.target_progress && state.can_progress(self.end);
+        let party = state.party(self.end);
         if waits_for_us || !party.events.is_empty() || gone(party).is_err() {
             return Ok(Armed::LookAgain);
         }
@@ -180,18 +181,18 @@ impl Endpoint for SimEndpoint {
 
     fn wake_peer(&mut self) -> Result<(), Error> {
         let mut state = self.shared.lock();
-        state.party(self.side.peer()).wakes += 1;
+        state.party(self.end.peer()).wakes += 1;
         self.shared.stir();
         Ok(())
     }
 
     fn check_peer(&mut self) -> Result<(), Error> {
-        gone(self.shared.lock().party(self.side))
+        gone(self.shared.lock().party(self.end))
     }
 
     fn lend(&mut self, region: &Region, access: RegionAccess) -> Result<RegionToken, Error> {
         let mut state = self.shared.lock();
-        let lent = &mut state.party(self.side).lent;
+        let lent = &mut state.party(self.end).lent;
         let number = lent.next()?;
         lent.insert(number, (region.clone(), access));
         Ok(RegionToken { number, access, bytes: region.bytes(), address: 0, key: 0 })
@@ -203,21 +204,22 @@ impl Endpoint for SimEndpoint {
     }
 
     fn revoke(&mut self, number: RegionNumber) -> Result<(), Error> {
-        self.shared.lock().party(self.side).lent.revoke(number).map(drop)
+        self.shared.lock().party(self.end).lent.revoke(number).map(drop)
     }
 }
 
 impl Drop for SimEndpoint {
     fn drop(&mut self) {
-        self.shared.lock().end(self.side);
+        self.shared.lock().end(self.end);
         self.shared.stir();
     }
 }
 
 fn gone(party: &SimParty) -> Result<(), Error> {
     match (party.refused, party.notice) {
+        _ if party.ended => Err(Error::PeerGone(Provider::Sim, "this node was killed")),
         (Some(number), _) => Err(Error::Revoked(Provider::Sim, number)),
-        (None, Some(0)) => Err(Error::PeerGone(Provider::Sim, "it was killed")),
+        (None, Some(0)) => Err(Error::PeerGone(Provider::Sim, "it was killed, or the link to it was cut")),
         _ => Ok(()),
     }
 }

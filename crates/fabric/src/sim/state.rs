@@ -1,7 +1,7 @@
-//! Both sides of a simulated connection, their operations under way, and how a step changes them.
+//! The connections of a world, their operations under way, and how a step changes them.
 //!
-//! Invariants: flights are in order of posting; a side's `events` are polled before it learns that
-//! its peer has ended; an armed side is rung, once, by the next event.
+//! Invariants: flights are in order of posting; an end's `events` are polled before it learns that
+//! its peer has ended; an armed end is rung, once, by the next event.
 //!
 //! What happens to a flight:
 //!
@@ -12,7 +12,7 @@
 //! | network | told | all pieces have landed, and the order that is promised allows the immediate |
 //! | network | loaded, then stored | a compare-and-swap: in one step where atomic, in two where not |
 //! | source | acknowledged | it polled the completion |
-//! | network | pieces are lost | the source ended before the completion |
+//! | network | pieces are lost | the source ended before the completion, or its link broke |
 //! | network | refused | its region is not lent, or not so much of it: the source's connection has ended |
 
 use std::collections::VecDeque;
@@ -22,17 +22,59 @@ use std::sync::atomic::Ordering;
 
 use caravan_segment::{Pages, Segment, SharedSlice};
 
-use super::{NetworkSide, Random};
+use super::Random;
+use super::flight::{Flight, FlightStep, possible};
+use super::nodes::SimNodes;
 use crate::contract::{Capabilities, Completion, Error, Event, Operation};
 use crate::region::{self, Region, RegionAccess, RegionNumber, RegionTable};
 
-/// The largest number of steps after which a side learns that its peer has ended.
+/// The largest number of steps after which an end learns that its peer has ended.
 const NOTICE_STEPS_MAX: u64 = 40;
 
-/// The largest number of completions of writes that a side's device gathers, in networks that gather.
+/// The largest number of steps that a connection outlives a cut of its link.
+const CUT_STEPS_MAX: u64 = 200;
+
+/// The largest number of completions of writes that an end's device gathers, in connections that gather.
 const GATHERED_MAX: u64 = 40;
 
-/// What the network knows about one side.
+/// One end of a connection of the world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SimEnd {
+    pub(super) connection: usize,
+    /// 0 or 1.
+    pub(super) side: usize,
+}
+
+impl SimEnd {
+    /// Returns the other end of the connection.
+    pub(super) fn peer(self) -> Self {
+        Self { connection: self.connection, side: 1 - self.side }
+    }
+}
+
+/// A connection between two nodes.
+#[derive(Debug)]
+pub(super) struct SimConnection {
+    pub(super) nodes: [usize; 2],
+    pub(super) capabilities: Capabilities,
+    pub(super) queue_depth: usize,
+    /// The number of completions of writes that are reported at once; 1: each by itself.
+    gather: usize,
+    parties: [SimParty; 2],
+    /// The link is cut: the number of steps until the connection breaks.
+    breaks_in: Option<u64>,
+    /// The connection is broken: nothing is carried any more.
+    broken: bool,
+}
+
+impl SimConnection {
+    /// True if nothing is carried now.
+    fn is_still(&self) -> bool {
+        self.broken || self.breaks_in.is_some()
+    }
+}
+
+/// What the network knows about one end.
 #[derive(Debug)]
 pub(super) struct SimParty {
     pub(super) arena: SharedSlice,
@@ -61,107 +103,170 @@ pub(super) struct SimParty {
     pub(super) refused: Option<RegionNumber>,
 }
 
-/// Both sides.
+/// Everything in the world.
 #[derive(Debug)]
 pub(crate) struct SimState {
-    pub(super) capabilities: Capabilities,
     pub(super) random: Random,
-    pub(super) queue_depth: usize,
-    /// The number of completions of writes that are reported at once; 1: each by itself.
-    pub(super) gather: usize,
-    pub(super) left: SimParty,
-    pub(super) right: SimParty,
+    pub(super) nodes: SimNodes,
+    pub(super) connections: Vec<SimConnection>,
     /// Counts the events, so that their order can be compared.
     pub(super) clock: u64,
+    /// A hash of all that has happened.
+    pub(super) digest: u64,
 }
 
 impl SimState {
-    pub(super) fn new(seed: u64, arena_bytes: u64, capabilities: Capabilities) -> Result<Self, Error> {
-        let mut random = Random::new(seed);
-        Ok(Self {
+    pub(super) fn new(seed: u64, nodes: usize) -> Self {
+        Self {
+            random: Random::new(seed),
+            nodes: SimNodes::new(nodes),
+            connections: Vec::new(),
+            clock: 0,
+            digest: seed,
+        }
+    }
+
+    /// Makes a connection between two nodes.
+    pub(super) fn connect(
+        &mut self,
+        nodes: [usize; 2],
+        arena_bytes: u64,
+        capabilities: Capabilities,
+    ) -> Result<SimEnd, Error> {
+        self.nodes.check_way(nodes)?;
+        let random = &mut self.random;
+        self.connections.push(SimConnection {
+            nodes,
             capabilities,
             queue_depth: 1 + random.below(24) as usize,
             gather: if random.once_in(2) { 1 } else { 1 + random.below(GATHERED_MAX) as usize },
-            random,
-            left: SimParty::new(arena_bytes)?,
-            right: SimParty::new(arena_bytes)?,
-            clock: 0,
-        })
+            parties: [SimParty::new(arena_bytes)?, SimParty::new(arena_bytes)?],
+            breaks_in: None,
+            broken: false,
+        });
+        Ok(SimEnd { connection: self.connections.len() - 1, side: 0 })
     }
 
-    pub(super) fn party(&mut self, side: NetworkSide) -> &mut SimParty {
-        match side {
-            NetworkSide::Left => &mut self.left,
-            NetworkSide::Right => &mut self.right,
-        }
+    pub(super) fn party(&mut self, end: SimEnd) -> &mut SimParty {
+        &mut self.connections[end.connection].parties[end.side]
     }
 
-    /// Starts the operations that `side` has queued.
-    pub(super) fn ring_doorbell(&mut self, side: NetworkSide) {
-        for (operation, posted_at) in std::mem::take(&mut self.party(side).posted) {
+    /// Adds something that has happened to the digest.
+    pub(super) fn note(&mut self, what: u64) {
+        self.digest = Random::new(self.digest ^ what).number();
+    }
+
+    /// Returns the connections between two nodes, in any order.
+    pub(super) fn between(&self, nodes: [usize; 2]) -> Vec<usize> {
+        let [one, other] = nodes;
+        let joins = |nodes: [usize; 2]| nodes == [one, other] || nodes == [other, one];
+        (0..self.connections.len()).filter(|&at| joins(self.connections[at].nodes)).collect()
+    }
+
+    /// Returns the ends that a node has.
+    pub(super) fn ends_of(&self, node: usize) -> Vec<SimEnd> {
+        let ends =
+            (0..self.connections.len()).flat_map(|connection| [0, 1].map(|side| SimEnd { connection, side }));
+        ends.filter(|end| self.connections[end.connection].nodes[end.side] == node).collect()
+    }
+
+    /// Starts the operations that `source` has queued.
+    pub(super) fn ring_doorbell(&mut self, source: SimEnd) {
+        let capabilities = self.connections[source.connection].capabilities;
+        for (operation, posted_at) in std::mem::take(&mut self.party(source).posted) {
             self.clock += 1;
-            let flight = Flight::new(self.clock, operation, posted_at, &self.capabilities, &mut self.random);
-            self.party(side).flights.push(flight);
+            let flight = Flight::new(self.clock, operation, posted_at, &capabilities, &mut self.random);
+            self.party(source).flights.push(flight);
         }
-        if !self.capabilities.target_progress && self.can_progress(side.peer()) {
-            self.ring(side.peer(), false);
+        self.wake_target(source.peer());
+    }
+
+    /// Rings a target that has to poll before anything happens to the operations towards it.
+    fn wake_target(&mut self, target: SimEnd) {
+        if !self.connections[target.connection].capabilities.target_progress && self.can_progress(target) {
+            self.ring(target, false);
         }
+    }
+
+    /// Returns every step that an operation towards `target` may take, with the operation's index.
+    fn choices(&self, target: SimEnd) -> Vec<(usize, FlightStep)> {
+        let connection = &self.connections[target.connection];
+        let flights = &connection.parties[target.peer().side].flights;
+        if connection.is_still() || connection.parties[target.side].ended || flights.is_empty() {
+            return Vec::new();
+        }
+        let swapping = self.swapping(connection.nodes[target.side]);
+        let of = |index| possible(flights, index, &connection.capabilities, swapping);
+        (0..flights.len()).flat_map(|index| of(index).into_iter().map(move |step| (index, step))).collect()
+    }
+
+    /// Returns the flight that is in the middle of a compare-and-swap in a node's memory.
+    fn swapping(&self, node: usize) -> Option<u64> {
+        let ends = self.ends_of(node).into_iter();
+        ends.filter(|end| {
+            let connection = &self.connections[end.connection];
+            !connection.broken && !connection.parties[end.side].ended
+        })
+        .flat_map(|end| &self.connections[end.connection].parties[end.peer().side].flights)
+        .find(|flight| flight.found.is_some() && !flight.stored)
+        .map(|flight| flight.id)
     }
 
     /// True if operations at `target` wait for its polling.
-    pub(super) fn can_progress(&mut self, target: NetworkSide) -> bool {
-        let capabilities = self.capabilities;
-        let ended = self.party(target).ended;
-        let flights = &self.party(target.peer()).flights;
-        !ended && (0..flights.len()).any(|index| !possible(flights, index, &capabilities).is_empty())
+    pub(super) fn can_progress(&self, target: SimEnd) -> bool {
+        !self.choices(target).is_empty()
     }
 
-    /// True once a side has ended and nothing is left to happen.
+    /// True once all ends have ended.
     pub(super) fn is_over(&self) -> bool {
-        self.left.ended && self.right.ended
+        self.connections.iter().flat_map(|connection| &connection.parties).all(|party| party.ended)
     }
 
     /// Lets one thing happen to any operation under way.
     pub(super) fn step(&mut self) -> bool {
-        let first = if self.random.once_in(2) { NetworkSide::Left } else { NetworkSide::Right };
-        [first, first.peer()].into_iter().any(|side| {
-            self.deliver_wake(side)
-                || (self.capabilities.target_progress && self.step_towards(side))
-                || self.notice_end(side)
+        let ends = 2 * self.connections.len();
+        let first = if ends > 0 { self.random.below(ends as u64) as usize } else { 0 };
+        (first..first + ends).any(|index| {
+            let end = SimEnd { connection: index % ends / 2, side: index % 2 };
+            self.near_break(end.connection)
+                || self.deliver_wake(end)
+                || (self.is_served(end) && self.step_towards(end))
+                || self.notice_end(end)
         })
     }
 
-    fn deliver_wake(&mut self, side: NetworkSide) -> bool {
-        let party = self.party(side);
-        if party.wakes == 0 {
+    /// True if operations are done at `target` whether it polls or not.
+    fn is_served(&self, target: SimEnd) -> bool {
+        let connection = &self.connections[target.connection];
+        connection.capabilities.target_progress && self.nodes.is_served(connection.nodes[target.side])
+    }
+
+    fn deliver_wake(&mut self, end: SimEnd) -> bool {
+        let still = self.connections[end.connection].is_still();
+        let party = self.party(end);
+        if party.wakes == 0 || still {
             return false;
         }
         party.wakes -= 1;
-        self.ring(side, true);
+        self.ring(end, true);
         true
     }
 
     /// Lets one thing happen to an operation whose target is `target`.
-    pub(super) fn step_towards(&mut self, target: NetworkSide) -> bool {
-        if self.party(target).ended {
-            return false;
-        }
-        let capabilities = self.capabilities;
-        let flights = &self.party(target.peer()).flights;
-        let choices: Vec<(usize, FlightStep)> = (0..flights.len())
-            .flat_map(|index| {
-                possible(flights, index, &capabilities).into_iter().map(move |step| (index, step))
-            })
-            .collect();
+    pub(super) fn step_towards(&mut self, target: SimEnd) -> bool {
+        let choices = self.choices(target);
         if choices.is_empty() {
             return false;
         }
         let (index, step) = choices[self.random.below(choices.len() as u64) as usize];
+        // The number of a flight is its own in the whole world.
+        let happens = self.party(target.peer()).flights[index].id << 2 | step as u64;
+        self.note(happens);
         self.advance(target, index, step);
         true
     }
 
-    fn advance(&mut self, target: NetworkSide, index: usize, step: FlightStep) {
+    fn advance(&mut self, target: SimEnd, index: usize, step: FlightStep) {
         self.clock += 1;
         let source = target.peer();
         match step {
@@ -184,7 +289,9 @@ impl SimState {
                 if flight.is_write() && flight.posted_at > party.flushed_at {
                     party.gathered.push_back(event);
                     // A full queue waits for the gathered completions.
-                    if party.gathered.len() >= self.gather.min(self.queue_depth) {
+                    let gathered = party.gathered.len();
+                    let connection = &self.connections[source.connection];
+                    if gathered >= connection.gather.min(connection.queue_depth) {
                         self.flush(source);
                     }
                 } else {
@@ -198,13 +305,11 @@ impl SimState {
         }
     }
 
-    fn land(&mut self, target: NetworkSide, index: usize) {
-        let (source, target, random) = match target {
-            NetworkSide::Left => (&mut self.right, &self.left, &mut self.random),
-            NetworkSide::Right => (&mut self.left, &self.right, &mut self.random),
-        };
+    fn land(&mut self, target: SimEnd, index: usize) {
+        let [left, right] = &mut self.connections[target.connection].parties;
+        let (source, target) = if target.side == 0 { (right, &*left) } else { (left, &*right) };
         let flight = &mut source.flights[index];
-        let piece = flight.pieces.remove(flight.next_piece(random));
+        let piece = flight.pieces.remove(flight.next_piece(&mut self.random));
         let (place, _) = region::target(&flight.operation);
         let access = if flight.is_write() { RegionAccess::Write } else { RegionAccess::Read };
         let Some((memory, at)) = target.reach(place + piece.at, piece.bytes as u64, access) else {
@@ -223,8 +328,8 @@ impl SimState {
     }
 
     /// Makes one half of a compare-and-swap, or both if it is atomic.
-    fn swap(&mut self, target: NetworkSide, index: usize) {
-        let atomic = self.capabilities.atomic_with_processor;
+    fn swap(&mut self, target: SimEnd, index: usize) {
+        let atomic = self.connections[target.connection].capabilities.atomic_with_processor;
         let source = self.party(target.peer());
         let Operation::CompareAndSwap { at, expected, desired, .. } = source.flights[index].operation else {
             return;
@@ -253,20 +358,20 @@ impl SimState {
     }
 
     /// Reports the gathered completions.
-    pub(super) fn flush(&mut self, side: NetworkSide) {
-        for (event, flight) in std::mem::take(&mut self.party(side).gathered) {
-            self.tell(side, event, flight);
+    pub(super) fn flush(&mut self, end: SimEnd) {
+        for (event, flight) in std::mem::take(&mut self.party(end).gathered) {
+            self.tell(end, event, flight);
         }
     }
 
-    fn tell(&mut self, side: NetworkSide, event: Event, flight: Option<u64>) {
-        self.party(side).events.push_back((event, flight));
-        self.ring(side, false);
+    fn tell(&mut self, end: SimEnd, event: Event, flight: Option<u64>) {
+        self.party(end).events.push_back((event, flight));
+        self.ring(end, false);
     }
 
     /// Makes the side's descriptor readable, if the side is armed or if `must`.
-    pub(super) fn ring(&mut self, side: NetworkSide, must: bool) {
-        let party = self.party(side);
+    pub(super) fn ring(&mut self, end: SimEnd, must: bool) {
+        let party = self.party(end);
         if must || party.armed {
             party.armed = false;
             // A full counter is readable already; no test can go on without its eventfd.
@@ -274,15 +379,24 @@ impl SimState {
         }
     }
 
-    /// Ends a side: a part of the operations that it had not seen completed is lost.
-    pub(super) fn end(&mut self, side: NetworkSide) {
-        if std::mem::replace(&mut self.party(side).ended, true) {
+    /// Ends an end: a part of the operations that it had not seen completed is lost.
+    pub(super) fn end(&mut self, end: SimEnd) {
+        if std::mem::replace(&mut self.party(end).ended, true) {
             return;
         }
-        self.party(side).posted.clear();
-        let mut flights = std::mem::take(&mut self.party(side).flights);
+        self.lose(end, false);
+        let notice = 1 + self.random.below(NOTICE_STEPS_MAX);
+        self.party(end.peer()).notice = Some(notice);
+        self.ring(end.peer(), false);
+    }
+
+    /// Loses a part of the operations of an end that have not completed, or of all its operations.
+    fn lose(&mut self, end: SimEnd, even_completed: bool) {
+        self.party(end).posted.clear();
+        let mut flights = std::mem::take(&mut self.party(end).flights);
         // Completed operations land, and with them all earlier ones that they may be ordered after.
-        let certain = flights.iter().rposition(|flight| flight.completed).map_or(0, |last| last + 1);
+        let last = flights.iter().rposition(|flight| flight.completed).filter(|_| !even_completed);
+        let certain = last.map_or(0, |last| last + 1);
         let keep = certain + self.random.below((flights.len() - certain) as u64 + 1) as usize;
         if let Some(torn) = flights.get_mut(keep) {
             let left = self.random.below(torn.pieces.len() as u64 + 1) as usize;
@@ -290,29 +404,65 @@ impl SimState {
             torn.told = true;
         }
         flights.truncate(keep + 1);
-        let party = self.party(side);
+        let party = self.party(end);
         for flight in &mut flights {
             flight.take(&party.arena);
             flight.completed = true;
         }
-        flights.retain(|flight| !flight.is_over() && matches!(flight.operation, Operation::Write { .. }));
+        flights.retain(|flight| !flight.is_over() && flight.is_write());
         party.flights = flights;
-        let notice = 1 + self.random.below(NOTICE_STEPS_MAX);
-        self.party(side.peer()).notice = Some(notice);
-        self.ring(side.peer(), false);
     }
 
-    /// Counts down to the notice of the peer's end, once nothing else is on its way to `side`.
-    fn notice_end(&mut self, side: NetworkSide) -> bool {
-        let pending = !self.party(side.peer()).flights.is_empty();
-        let party = self.party(side);
+    /// Cuts the link of a connection, which breaks some time later.
+    pub(super) fn cut(&mut self, connection: usize) {
+        let steps = self.random.below(CUT_STEPS_MAX);
+        let connection = &mut self.connections[connection];
+        connection.breaks_in = (!connection.broken).then_some(steps);
+    }
+
+    /// Joins the link of a connection again, which goes on if it has not broken.
+    pub(super) fn mend(&mut self, connection: usize) {
+        self.connections[connection].breaks_in = None;
+        [0, 1].into_iter().for_each(|side| self.wake_target(SimEnd { connection, side }));
+    }
+
+    /// Counts down to the break of a connection whose link is cut.
+    fn near_break(&mut self, connection: usize) -> bool {
+        let Some(steps) = self.connections[connection].breaks_in else { return false };
+        self.connections[connection].breaks_in = steps.checked_sub(1);
+        if steps == 0 {
+            self.break_up(connection);
+        }
+        true
+    }
+
+    /// Breaks a connection. What its operations had brought to the other side before lands; both ends learn of it.
+    fn break_up(&mut self, connection: usize) {
+        let early = self.connections[connection].capabilities.completes_early;
+        for end in [0, 1].map(|side| SimEnd { connection, side }) {
+            if !self.party(end).ended {
+                self.lose(end, early);
+            }
+            while self.step_towards(end.peer()) {}
+            let notice = 1 + self.random.below(NOTICE_STEPS_MAX);
+            self.party(end).notice.get_or_insert(notice);
+        }
+        self.connections[connection].broken = true;
+    }
+
+    /// Counts down to the notice of the peer's end, once nothing else is on its way to `end`.
+    fn notice_end(&mut self, end: SimEnd) -> bool {
+        let connection = &mut self.connections[end.connection];
+        let pending = !connection.broken && !connection.parties[end.peer().side].flights.is_empty();
+        let cut = connection.breaks_in.is_some();
+        let party = &mut connection.parties[end.side];
         let Some(notice @ 1..) = party.notice else { return false };
-        if pending || party.ended {
+        if pending || cut || party.ended {
             return false;
         }
         party.notice = Some(notice - 1);
         if notice == 1 {
-            self.ring(side, false);
+            self.ring(end, false);
         }
         true
     }
@@ -366,164 +516,4 @@ impl SimParty {
         };
         (offset.checked_add(bytes)? <= memory.bytes()).then_some((memory, offset as usize))
     }
-}
-
-/// The largest number of pieces that a write or read is torn into.
-const PIECES_MAX: u64 = 5;
-
-/// A run of bytes of one operation that has not landed.
-#[derive(Debug)]
-pub(super) struct Piece {
-    /// The offset of the run in the operation's bytes.
-    pub(super) at: u64,
-    pub(super) bytes: usize,
-    /// The bytes of the run, once they are on the wire.
-    pub(super) taken: Option<Vec<u8>>,
-}
-
-/// One operation between its doorbell and its last effect.
-#[derive(Debug)]
-pub(super) struct Flight {
-    pub(super) id: u64,
-    pub(super) operation: Operation,
-    /// Sorted by `at`.
-    pub(super) pieces: Vec<Piece>,
-    /// The immediate has been delivered, or the flight has none.
-    pub(super) told: bool,
-    pub(super) completed: bool,
-    /// The word that a compare-and-swap found.
-    pub(super) found: Option<u64>,
-    /// The compare-and-swap has ended.
-    pub(super) stored: bool,
-    pub(super) posted_at: u64,
-    pub(super) acknowledged_at: Option<u64>,
-}
-
-/// What may happen to a flight.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum FlightStep {
-    Land,
-    Tell,
-    Swap,
-    Complete,
-}
-
-impl Flight {
-    pub(super) fn new(
-        id: u64,
-        operation: Operation,
-        posted_at: u64,
-        capabilities: &Capabilities,
-        random: &mut Random,
-    ) -> Self {
-        let (bytes, told) = match operation {
-            Operation::Write { from, immediate, .. } => (from.bytes, immediate.is_none()),
-            Operation::Read { into, .. } => (into.bytes, true),
-            Operation::CompareAndSwap { .. } => (0, true),
-        };
-        let word = match operation {
-            Operation::Read { from, .. } if capabilities.reads_words_atomically => Some(from % 8),
-            _ => None,
-        };
-        Self {
-            id,
-            operation,
-            pieces: tear(u64::from(bytes), word, random),
-            told,
-            completed: false,
-            found: None,
-            stored: !matches!(operation, Operation::CompareAndSwap { .. }),
-            posted_at,
-            acknowledged_at: None,
-        }
-    }
-
-    /// True once nothing more will happen to the flight.
-    pub(super) fn is_over(&self) -> bool {
-        self.pieces.is_empty() && self.told && self.completed && self.stored
-    }
-
-    pub(super) fn context(&self) -> u64 {
-        match self.operation {
-            Operation::Write { context, .. }
-            | Operation::Read { context, .. }
-            | Operation::CompareAndSwap { context, .. } => context,
-        }
-    }
-
-    pub(super) fn is_write(&self) -> bool {
-        matches!(self.operation, Operation::Write { .. })
-    }
-
-    pub(super) fn is_read(&self) -> bool {
-        matches!(self.operation, Operation::Read { .. })
-    }
-
-    /// Returns the index of the piece that lands next.
-    pub(super) fn next_piece(&self, random: &mut Random) -> usize {
-        random.below(self.pieces.len() as u64) as usize
-    }
-
-    /// Copies the bytes that have not landed to the wire, so that the source may change.
-    pub(super) fn take(&mut self, source: &SharedSlice) {
-        let Operation::Write { from, .. } = self.operation else { return };
-        for piece in self.pieces.iter_mut().filter(|piece| piece.taken.is_none()) {
-            let mut bytes = vec![0; piece.bytes];
-            source.copy_out((from.offset + piece.at) as usize, &mut bytes);
-            piece.taken = Some(bytes);
-        }
-    }
-}
-
-/// Cuts `bytes` into random pieces; if `word` is the number of bytes that the first byte lies behind a word's begin,
-/// cuts only between words.
-fn tear(bytes: u64, word: Option<u64>, random: &mut Random) -> Vec<Piece> {
-    if bytes == 0 {
-        return Vec::new();
-    }
-    let mut cuts: Vec<u64> = (0..random.below(PIECES_MAX)).map(|_| random.below(bytes)).collect();
-    if let Some(behind) = word {
-        cuts.iter_mut().for_each(|cut| *cut = ((*cut + behind) / 8 * 8).saturating_sub(behind));
-    }
-    cuts.extend([0, bytes]);
-    cuts.sort_unstable();
-    cuts.dedup();
-    cuts.windows(2).map(|cut| Piece { at: cut[0], bytes: (cut[1] - cut[0]) as usize, taken: None }).collect()
-}
-
-/// Returns the steps that `flights[index]` may take. `flights` is in order of posting.
-fn possible(flights: &[Flight], index: usize, capabilities: &Capabilities) -> Vec<FlightStep> {
-    let flight = &flights[index];
-    let before = &flights[..index];
-    let mut steps = Vec::with_capacity(3);
-    let earlier_read = |other: &Flight| other.is_read() && !other.pieces.is_empty();
-    let held = capabilities.reads_ordered && flight.is_read() && before.iter().any(earlier_read);
-    if !flight.pieces.is_empty() && !held {
-        steps.push(FlightStep::Land);
-    }
-    if !flight.told && flight.pieces.is_empty() && may_tell(flight, before, capabilities) {
-        steps.push(FlightStep::Tell);
-    }
-    // Two swaps of one side do not overlap: swaps are atomic among themselves.
-    let swapping = |other: &Flight| other.id != flight.id && other.found.is_some() && !other.stored;
-    if !flight.stored && !flights.iter().any(swapping) {
-        steps.push(FlightStep::Swap);
-    }
-    // A write completes at any time; an operation that returns a value completes after the value has come.
-    if !flight.completed && (flight.is_write() || (flight.pieces.is_empty() && flight.stored)) {
-        steps.push(FlightStep::Complete);
-    }
-    steps
-}
-
-fn landed(flight: &Flight) -> bool {
-    !flight.is_write() || flight.pieces.is_empty()
-}
-
-fn may_tell(flight: &Flight, before: &[Flight], capabilities: &Capabilities) -> bool {
-    before.iter().all(|other| {
-        let known = other.acknowledged_at.is_some_and(|at| at < flight.posted_at);
-        let first = capabilities.immediates_ordered || known;
-        !first || (landed(other) && other.told)
-    })
 }

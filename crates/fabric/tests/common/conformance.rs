@@ -35,8 +35,12 @@ fn immediates(seen: &[Event]) -> Vec<u32> {
         .collect()
 }
 
-/// Immediates prove that the bytes of their writes have arrived; each comes once, and in
-/// order if the backend promises that.
+/// How long a bell that must ring may take. Of a simulated network, nothing more comes by itself.
+fn patience(pair: &Pair) -> Duration {
+    if pair.world.is_some() { Duration::ZERO } else { PATIENCE }
+}
+
+/// Immediates prove that the bytes of their writes have arrived; each comes once.
 pub fn immediates_come_once_behind_their_bytes(mut pair: Pair, seed: u64) {
     const WRITES: u32 = 40;
     const BYTES: u64 = 200;
@@ -66,10 +70,22 @@ pub fn immediates_come_once_behind_their_bytes(mut pair: Pair, seed: u64) {
     }
     pair.until(|seen| done_count(&seen[0]) == WRITES as usize);
     let mut told = immediates(&pair.seen[1]);
-    if !pair.ends[0].capabilities().immediates_ordered {
-        told.sort_unstable();
-    }
+    told.sort_unstable();
     assert_eq!(told, (0..WRITES).collect::<Vec<_>>());
+}
+
+/// Where that is promised, immediates come in the order of their writes, however long those are.
+pub fn immediates_come_in_order_where_that_is_promised(mut pair: Pair, seed: u64) {
+    const WRITES: u32 = 40;
+    if !pair.ends[0].capabilities().immediates_ordered {
+        return;
+    }
+    let mut random = Random::new(seed);
+    for number in 0..WRITES {
+        pair.start(0, write(0, random.below(1000) as u32, Some(number), 0));
+    }
+    pair.until(|seen| immediates(&seen[1]).len() == WRITES as usize);
+    assert_eq!(immediates(&pair.seen[1]), (0..WRITES).collect::<Vec<_>>());
 }
 
 /// After the completion of a write its source may change; the written bytes do not.
@@ -211,13 +227,11 @@ pub fn no_wake_up_is_lost(mut pair: Pair, seed: u64) {
                     break;
                 }
                 pair.ends[0].poll(&mut pair.seen[0], 16).unwrap();
-                if let Some(network) = &pair.network {
-                    network.step();
+                if let Some(world) = &pair.world {
+                    world.step();
                 }
             }
-            // Of a simulated network, nothing more comes by itself.
-            let limit = if pair.network.is_some() { Duration::ZERO } else { PATIENCE };
-            assert!(readable(pair.ends[1].wait_fd().unwrap(), limit), "it sleeps for ever");
+            assert!(readable(pair.ends[1].wait_fd().unwrap(), patience(&pair)), "it sleeps for ever");
             pair.ends[1].acknowledge().unwrap();
             assert!(!readable(pair.ends[1].wait_fd().unwrap(), Duration::ZERO));
             pair.arm(1);
@@ -231,31 +245,42 @@ pub fn a_peer_can_be_woken(mut pair: Pair, _seed: u64) {
     for (from, to) in [(0, 1), (1, 0)] {
         pair.arm(to);
         pair.ends[from].wake_peer().unwrap();
-        while let Some(true) = pair.network.as_ref().map(|network| network.step()) {}
-        assert!(readable(pair.ends[to].wait_fd().unwrap(), PATIENCE));
+        while let Some(true) = pair.world.as_ref().map(|world| world.step()) {}
+        assert!(readable(pair.ends[to].wait_fd().unwrap(), patience(&pair)), "it sleeps for ever");
         pair.ends[to].acknowledge().unwrap();
     }
 }
 
-/// Makes a test of each function of the suite, which `each` calls with new pairs.
+/// Makes a test of each function of the suite, which `each` calls with new pairs; or one test of all of them, which
+/// `each` calls with the name of a function, the breach that it must catch, and the function.
 #[macro_export]
 macro_rules! conformance {
-    ($each:ident: $($test:ident)*) => {
+    (tests $each:ident: $($test:ident $breach:ident)*) => {
         $(#[test]
         fn $test() {
             $each(common::conformance::$test);
         })*
     };
+    (breaches $each:ident: $($test:ident $breach:ident)*) => {
+        #[test]
+        fn each_checker_of_conformance_catches_a_breach() {
+            $($each(stringify!($test), PlantedBreach::$breach, conformance::$test);)*
+        }
+    };
     ($each:ident) => {
-        conformance! { $each:
-            immediates_come_once_behind_their_bytes
-            a_completed_write_needs_its_source_no_more
-            reads_bring_bytes
-            swaps_compare
-            places_outside_are_refused
-            a_full_queue_refuses_and_recovers
-            no_wake_up_is_lost
-            a_peer_can_be_woken
+        conformance!(tests $each);
+    };
+    ($kind:ident $each:ident) => {
+        conformance! { $kind $each:
+            immediates_come_once_behind_their_bytes EarlyImmediate
+            immediates_come_in_order_where_that_is_promised EmptyPromises
+            a_completed_write_needs_its_source_no_more EarlyCompletion
+            reads_bring_bytes LongRead
+            swaps_compare FalseSwap
+            places_outside_are_refused TakesAnything
+            a_full_queue_refuses_and_recovers FullForEver
+            no_wake_up_is_lost Unarmed
+            a_peer_can_be_woken Unwoken
         }
     };
 }

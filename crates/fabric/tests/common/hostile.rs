@@ -6,7 +6,7 @@
 use std::sync::atomic::Ordering;
 
 use caravan_fabric::contract::{Armed, Endpoint, Local, Operation};
-use caravan_fabric::sim::Network;
+use caravan_fabric::sim::World;
 use caravan_fabric::{Error, Link, RING_BYTES_MIN, shm};
 use caravan_ring::HEADER_BYTES;
 use caravan_ring::record::LengthReader;
@@ -104,8 +104,7 @@ pub fn through_operations(input: &[u8]) {
     let mut input = Input::new(input);
     let arena_bytes = Link::arena_bytes(RING_BYTES_MIN).unwrap();
     let seed = input.number();
-    let (_network, victim, mut attacker) =
-        Network::pair(seed, arena_bytes, Network::capabilities(seed)).unwrap();
+    let (_network, victim, mut attacker) = World::pair(seed, arena_bytes, World::capabilities(seed)).unwrap();
     let mut victim = Victim::new(Box::new(victim));
     let mut events = Vec::new();
     while let Some(choice) = input.byte() {

@@ -84,6 +84,7 @@ fn reads_all(pair: &mut Pair, number: RegionNumber, seed: u64) {
 
 /// Starts an operation that the owner must refuse, and returns the error.
 fn refused(pair: &mut Pair, operation: Operation) -> Error {
+    let before = done_count(&pair.seen[1]);
     let mut started = loop {
         match pair.ends[1].post(operation) {
             Err(Error::Full(_)) => drop(pair.ends[1].poll(&mut pair.seen[1], 16).unwrap()),
@@ -94,6 +95,12 @@ fn refused(pair: &mut Pair, operation: Operation) -> Error {
     while begun.elapsed() < PATIENCE {
         started = started.and_then(|()| pair.ends[1].doorbell()).and_then(|()| pair.ends[1].flush());
         started = started.and_then(|()| pair.ends[1].poll(&mut pair.seen[1], 16).map(drop));
+        // A write may complete before it is refused; what a read completes with was read.
+        let is_read = matches!(operation, Operation::Read { .. });
+        assert!(
+            !is_read || started.is_err() || done_count(&pair.seen[1]) == before,
+            "{operation:?} was done"
+        );
         if let Err(error) = started {
             return error;
         }
@@ -315,7 +322,7 @@ pub fn a_link_shares_its_endpoint_with_its_user(make: MakePair<'_>, seed: u64) {
     const STREAM_BYTES: u64 = 5 * RING_BYTES_MIN;
     const READS: u64 = 40;
     let (region, stream) = (region(seed), Pattern::new(!seed));
-    let ([mut owner, mut user], network) = make(seed).links(RING_BYTES_MIN);
+    let ([mut owner, mut user], world) = make(seed).links(RING_BYTES_MIN);
     let token = owner.lend(&region, RegionAccess::Read).unwrap();
     let number = user.borrow(&token).unwrap();
     let at = Link::arena_bytes(RING_BYTES_MIN).unwrap();
@@ -352,14 +359,14 @@ pub fn a_link_shares_its_endpoint_with_its_user(make: MakePair<'_>, seed: u64) {
             Pattern::new(seed).check(completion.context, &bytes);
             reads += 1;
         }
-        network.as_ref().map(|network| network.step());
+        world.as_ref().map(|world| world.step());
         if user.arm(0).unwrap() == Armed::Wait {
             let has_work = sent < STREAM_BYTES || owner.room().unwrap() < RING_BYTES_MIN as usize;
             while !has_work && posted > reads && !readable(user.wait_fd().unwrap(), Duration::from_millis(1))
             {
                 assert!(begun.elapsed() < PATIENCE, "it sleeps for ever");
                 owner.refresh().unwrap();
-                network.as_ref().map(|network| network.step());
+                world.as_ref().map(|world| world.step());
             }
             user.acknowledge().unwrap();
             user.awake();
@@ -387,26 +394,36 @@ pub fn a_window_shows_the_region(make: MakePair<'_>, seed: u64) {
     }
 }
 
-/// Makes a test of each function of the suite, which `each` calls with a way to make pairs.
+/// Makes a test of each function of the suite, which `each` calls with a way to make pairs; or one test of all of
+/// them, which `each` calls with the name of a function, the breach that it must catch, and the function.
 #[macro_export]
 macro_rules! lending {
-    ($each:ident: $($test:ident)*) => {
+    (tests $each:ident: $($test:ident $breach:ident)*) => {
         $(#[test]
         fn $test() {
             $each(common::lending::$test);
         })*
     };
+    (breaches $each:ident: $($test:ident $breach:ident)*) => {
+        #[test]
+        fn each_checker_of_lending_catches_a_breach() {
+            $($each(stringify!($test), PlantedBreach::$breach, lending::$test);)*
+        }
+    };
     ($each:ident) => {
-        lending! { $each:
-            a_lent_region_is_within_reach
-            an_immediate_comes_behind_bytes_of_a_region
-            wrong_places_of_regions_are_refused
-            nothing_beside_what_was_lent_is_reached
-            a_revoked_region_is_out_of_reach
-            many_peers_borrow_one_region
-            words_are_read_whole_where_that_is_promised
-            a_window_shows_the_region
-            a_link_shares_its_endpoint_with_its_user
+        lending!(tests $each);
+    };
+    ($kind:ident $each:ident) => {
+        lending! { $kind $each:
+            a_lent_region_is_within_reach LongWrite
+            an_immediate_comes_behind_bytes_of_a_region EarlyImmediate
+            wrong_places_of_regions_are_refused TakesAnything
+            nothing_beside_what_was_lent_is_reached LendsTwice
+            a_revoked_region_is_out_of_reach Unrevoked
+            many_peers_borrow_one_region RegistersAgain
+            words_are_read_whole_where_that_is_promised EmptyPromises
+            a_window_shows_the_region NoWindow
+            a_link_shares_its_endpoint_with_its_user WrongContext
         }
     };
 }

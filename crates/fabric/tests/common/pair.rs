@@ -1,7 +1,7 @@
 //! Two connected endpoints of any backend, in one process.
 
 use caravan_fabric::contract::{Armed, Endpoint, Event, Operation};
-use caravan_fabric::sim::{Faults, Faulty, Network};
+use caravan_fabric::sim::{Faults, Faulty, PlantedBreach, World};
 use caravan_fabric::tcp::{self, TcpSealing};
 use caravan_fabric::{Error, Exposure, Link, shm, verbs};
 
@@ -15,19 +15,31 @@ const EMPTY_ROUNDS_MAX: u32 = 20_000;
 pub struct Pair {
     pub ends: [Box<dyn Endpoint>; 2],
     pub seen: [Vec<Event>; 2],
-    pub network: Option<Network>,
+    pub world: Option<World>,
 }
 
 impl Pair {
-    fn new(left: impl Endpoint + 'static, right: impl Endpoint + 'static, network: Option<Network>) -> Self {
-        Self { ends: [Box::new(left), Box::new(right)], seen: [Vec::new(), Vec::new()], network }
+    fn new(left: impl Endpoint + 'static, right: impl Endpoint + 'static, world: Option<World>) -> Self {
+        Self { ends: [Box::new(left), Box::new(right)], seen: [Vec::new(), Vec::new()], world }
     }
 
     /// Makes a pair over a network whose promises and habits the seed chooses.
     pub fn sim(seed: u64, arena_bytes: u64) -> Self {
-        let (network, left, right) = Network::pair(seed, arena_bytes, Network::capabilities(seed)).unwrap();
+        let (world, left, right) = World::pair(seed, arena_bytes, World::capabilities(seed)).unwrap();
         let faults = Faults { full: 5, short_poll: 5, empty_look: 5, empty_wake: 5, ..Faults::default() };
-        Self::new(Faulty::new(left, faults, seed), Faulty::new(right, faults, !seed), Some(network))
+        Self::new(Faulty::new(left, faults, seed), Faulty::new(right, faults, !seed), Some(world))
+    }
+
+    /// Makes a pair over a network whose promises and habits the seed chooses, with a breach planted at both ends.
+    pub fn planted_sim(breach: PlantedBreach, seed: u64, arena_bytes: u64) -> Self {
+        let (world, left, right) = World::pair(seed, arena_bytes, World::capabilities(seed)).unwrap();
+        Self::new(Faulty::planted(left, breach), Faulty::planted(right, breach), Some(world))
+    }
+
+    /// Makes a pair through mapped memory, with a breach planted at both ends.
+    pub fn planted_shm(breach: PlantedBreach, arena_bytes: u64) -> Self {
+        let (left, right) = shm_ends(arena_bytes);
+        Self::new(Faulty::planted(left, breach), Faulty::planted(right, breach), None)
     }
 
     /// Makes a pair through mapped memory, each side with a mapping of its own.
@@ -57,13 +69,13 @@ impl Pair {
     /// Makes a pair over an RDMA device of this machine.
     pub fn verbs(exposure: &Exposure) -> Self {
         let [left, right] = verbs_ends(exposure);
-        Self { ends: [left, right], seen: [Vec::new(), Vec::new()], network: None }
+        Self { ends: [left, right], seen: [Vec::new(), Vec::new()], world: None }
     }
 
     /// Makes a pair over an RDMA device of this machine, its first end in a domain.
     pub fn verbs_in(domain: &verbs::Domain, exposure: &Exposure) -> Self {
         let [left, right] = verbs_ends_in(domain, exposure);
-        Self { ends: [left, right], seen: [Vec::new(), Vec::new()], network: None }
+        Self { ends: [left, right], seen: [Vec::new(), Vec::new()], world: None }
     }
 
     /// Polls both ends until `done`. Panics if nothing more comes before that.
@@ -110,9 +122,9 @@ impl Pair {
     }
 
     /// Makes a link on each end.
-    pub fn links(self, ring_bytes: u64) -> ([Link; 2], Option<Network>) {
+    pub fn links(self, ring_bytes: u64) -> ([Link; 2], Option<World>) {
         let links = self.ends.map(|end| Link::new(end, ring_bytes).unwrap());
-        (links, self.network)
+        (links, self.world)
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use caravan_fabric::contract::Armed;
-use caravan_fabric::sim::{Network, Random};
+use caravan_fabric::sim::{Random, World};
 use caravan_fabric::{Error, Link};
 
 use super::pattern::Pattern;
@@ -200,11 +200,11 @@ impl Party {
 
 /// Runs both ends in threads of their own, and the network in a third. An end that has finished
 /// goes on polling until the other has finished, too: the other's device may need that.
-pub fn in_threads(parties: [Party; 2], network: Option<&Network>) {
+pub fn in_threads(parties: [Party; 2], world: Option<&World>) {
     let finished = AtomicUsize::new(0);
     std::thread::scope(|scope| {
-        if let Some(network) = network {
-            scope.spawn(|| network.carry());
+        if let Some(world) = world {
+            scope.spawn(|| world.carry());
         }
         for mut party in parties {
             let finished = &finished;
@@ -229,22 +229,22 @@ pub fn in_threads(parties: [Party; 2], network: Option<&Network>) {
 
 /// Takes turns between two ends and the network, in one thread, as `random` decides. Panics if
 /// nothing can happen any more although an end has not finished.
-pub fn alternate(parties: &mut [Party; 2], network: Option<&Network>, random: &mut Random) -> u64 {
+pub fn alternate(parties: &mut [Party; 2], world: Option<&World>, random: &mut Random) -> u64 {
     let mut turns = 0u64;
     while !parties.iter().all(|party| party.finished) {
         turns += 1;
         assert!(turns < 2_000_000, "no end is in sight: {} / {}", parties[0].state(), parties[1].state());
         let choice = random.below(3) as usize;
-        let moved = match (choice, network) {
-            (2, Some(network)) => network.step(),
+        let moved = match (choice, world) {
+            (2, Some(world)) => world.step(),
             (2, None) => true,
             (number, _) => parties[number].turn().unwrap() == Turn::Active,
         };
         let over = parties.iter().all(|party| party.finished);
         let stuck = |parties: &[Party; 2]| !over && parties.iter().all(Party::is_asleep);
-        if !moved && stuck(parties) && !network.is_some_and(|network| network.step()) {
+        if !moved && stuck(parties) && !world.is_some_and(|world| world.step()) {
             // The last step may have rung a bell, and a device may be at work.
-            let limit = if network.is_some() { Duration::ZERO } else { PATIENCE };
+            let limit = if world.is_some() { Duration::ZERO } else { PATIENCE };
             let rung = readable_any(parties.each_ref().map(|party| party.link.wait_fd().unwrap()), limit);
             assert!(rung, "both ends sleep for ever: {} / {}", parties[0].state(), parties[1].state());
         }

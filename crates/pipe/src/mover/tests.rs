@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use caravan_fabric::sim::{Faults, Faulty, Network};
+use caravan_fabric::sim::{Faults, Faulty, World};
 use caravan_fabric::{Link, shm};
 use proptest::prelude::*;
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -430,10 +430,10 @@ fn mapped() -> (DataConnection, DataConnection) {
 }
 
 /// Returns both ends of a hop over a simulated network, and the network.
-fn simulated(seed: u64, faults: Faults) -> (DataConnection, DataConnection, Arc<Network>, JoinHandle<()>) {
+fn simulated(seed: u64, faults: Faults) -> (DataConnection, DataConnection, Arc<World>, JoinHandle<()>) {
     let arena_bytes = Link::arena_bytes(RING_BYTES).expect("a size");
     let (network, near, far) =
-        Network::pair(seed, arena_bytes, Network::capabilities(seed)).expect("a network");
+        World::pair(seed, arena_bytes, World::capabilities(seed)).expect("a network");
     let network = Arc::new(network);
     let carried = Arc::clone(&network);
     let carrier = std::thread::spawn(move || carried.carry());

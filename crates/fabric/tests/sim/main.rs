@@ -1,13 +1,16 @@
-//! The simulated network: thousands of seeds, each with its own promises.
+//! Simulated worlds: thousands of seeds, each with its own promises.
 //!
 //! A failure prints its seed: `CARAVAN_SEED=19 cargo test -p caravan-fabric --test sim` runs that
 //! one alone, and CARAVAN_SEEDS=100000 runs many.
 #![forbid(unsafe_code)]
 
+mod breaches;
+#[path = "../common/mod.rs"]
 mod common;
+mod world;
 
 use caravan_fabric::contract::{Capabilities, Endpoint};
-use caravan_fabric::sim::{Faults, Faulty, Network, NetworkSide, Random, SimEndpoint};
+use caravan_fabric::sim::{Faults, Faulty, Random, SimEndpoint, World};
 use caravan_fabric::{Error, Link, RING_BYTES_MIN};
 use common::conformance::ARENA_BYTES;
 use common::lending::MakePair;
@@ -44,17 +47,17 @@ fn parties(seed: u64, links: [Link; 2], random: &mut Random) -> [Party; 2] {
     [Party::new(left, seed, 0, totals[0], totals[1]), Party::new(right, seed, 1, totals[1], totals[0])]
 }
 
-fn network(seed: u64, capabilities: Capabilities) -> (Network, SimEndpoint, SimEndpoint) {
-    Network::pair(seed, Link::arena_bytes(RING_BYTES_MIN).unwrap(), capabilities).unwrap()
+fn world(seed: u64, capabilities: Capabilities) -> (World, SimEndpoint, SimEndpoint) {
+    World::pair(seed, Link::arena_bytes(RING_BYTES_MIN).unwrap(), capabilities).unwrap()
 }
 
 #[test]
 fn streams_both_ways() {
     for seed in seeds(1500) {
         let mut random = Random::new(!seed);
-        let (links, network) =
+        let (links, world) =
             Pair::sim(seed, Link::arena_bytes(RING_BYTES_MIN).unwrap()).links(RING_BYTES_MIN);
-        alternate(&mut parties(seed, links, &mut random), network.as_ref(), &mut random);
+        alternate(&mut parties(seed, links, &mut random), world.as_ref(), &mut random);
     }
 }
 
@@ -62,10 +65,10 @@ fn streams_both_ways() {
 fn streams_through_mapped_memory_with_slow_bells() {
     for seed in seeds(300) {
         let mut random = Random::new(!seed);
-        let capabilities = Capabilities { mapped: true, ..Network::capabilities(seed) };
-        let (network, left, right) = network(seed, capabilities);
+        let capabilities = Capabilities { mapped: true, ..World::capabilities(seed) };
+        let (world, left, right) = world(seed, capabilities);
         let links = [link(left, RING_BYTES_MIN), link(right, RING_BYTES_MIN)];
-        alternate(&mut parties(seed, links, &mut random), Some(&network), &mut random);
+        alternate(&mut parties(seed, links, &mut random), Some(&world), &mut random);
     }
 }
 
@@ -73,11 +76,11 @@ fn streams_through_mapped_memory_with_slow_bells() {
 fn a_reader_that_never_sleeps_starves_nobody() {
     for seed in seeds(300) {
         let mut random = Random::new(!seed);
-        let (network, left, right) = network(seed, Network::capabilities(seed));
+        let (world, left, right) = world(seed, World::capabilities(seed));
         let links = [link(left, RING_BYTES_MIN), link(right, RING_BYTES_MIN)];
         let mut parties = parties(seed, links, &mut random);
         parties[1].never_sleeps = true;
-        alternate(&mut parties, Some(&network), &mut random);
+        alternate(&mut parties, Some(&world), &mut random);
     }
 }
 
@@ -86,14 +89,14 @@ fn a_reader_that_never_sleeps_starves_nobody() {
 fn a_reader_that_only_looks_gives_all_room_back() {
     for seed in seeds(100) {
         let mut random = Random::new(!seed);
-        let (network, left, right) = network(seed, Network::capabilities(seed));
+        let (world, left, right) = world(seed, World::capabilities(seed));
         let (mut left, mut right) = (link(left, RING_BYTES_MIN), link(right, RING_BYTES_MIN));
         for _ in 0..3 {
             assert_eq!(left.append(&[1; RING_BYTES_MIN as usize]).unwrap(), RING_BYTES_MIN as usize);
             left.publish().unwrap();
             let mut turns = 0;
             while left.room().unwrap() < RING_BYTES_MIN as usize {
-                network.step();
+                world.step();
                 right.refresh().unwrap();
                 right.read(&mut vec![0; random.below(500) as usize]);
                 right.release().unwrap();
@@ -109,10 +112,10 @@ fn the_same_seed_is_the_same_run() {
     for seed in seeds(50) {
         let run = || {
             let mut random = Random::new(!seed);
-            let (links, network) =
+            let (links, world) =
                 Pair::sim(seed, Link::arena_bytes(RING_BYTES_MIN).unwrap()).links(RING_BYTES_MIN);
             let mut parties = parties(seed, links, &mut random);
-            let turns = alternate(&mut parties, network.as_ref(), &mut random);
+            let turns = alternate(&mut parties, world.as_ref(), &mut random);
             (turns, parties.map(|party| party.link.counts()))
         };
         assert_eq!(run(), run());
@@ -125,18 +128,18 @@ fn the_same_seed_is_the_same_run() {
 fn a_peer_killed_at_any_step() {
     for seed in seeds(1000) {
         let mut random = Random::new(!seed);
-        let (network, left, right) = network(seed, Network::capabilities(seed));
+        let (world, left, right) = world(seed, World::capabilities(seed));
         let links = [link(left, RING_BYTES_MIN), link(right, RING_BYTES_MIN)];
         let mut parties = parties(seed, links, &mut random);
         for _ in 0..random.below(400) {
             match random.below(3) {
-                2 => drop(network.step()),
+                2 => drop(world.step()),
                 number => drop(parties[number as usize].turn().unwrap()),
             }
         }
         let [mut survivor, killed] = parties;
-        network.kill(NetworkSide::Right);
-        let error = survive(&mut survivor, &network);
+        world.kill(1);
+        let error = survive(&mut survivor, &world);
         assert!(matches!(error, Error::PeerGone(..)), "{error}");
         assert!(matches!(survivor.link.check_peer(), Err(Error::PeerGone(..))));
         drop(killed);
@@ -144,12 +147,12 @@ fn a_peer_killed_at_any_step() {
 }
 
 /// Takes turns beside the network until the error comes.
-fn survive(survivor: &mut Party, network: &Network) -> Error {
+fn survive(survivor: &mut Party, world: &World) -> Error {
     for _ in 0..100_000 {
         match survivor.turn() {
             Err(error) => return error,
-            Ok(Turn::Asleep) => assert!(network.step() || !survivor.is_asleep(), "it sleeps for ever"),
-            Ok(Turn::Active) => drop(network.step()),
+            Ok(Turn::Asleep) => assert!(world.step() || !survivor.is_asleep(), "it sleeps for ever"),
+            Ok(Turn::Active) => drop(world.step()),
         }
     }
     panic!("no error comes");
@@ -160,19 +163,19 @@ fn survive(survivor: &mut Party, network: &Network) -> Error {
 fn what_completes_early_is_delivered_once_the_peer_has_released_it() {
     for seed in seeds(100) {
         for completes_early in [false, true] {
-            let capabilities = Capabilities { completes_early, ..Network::capabilities(seed) };
-            let (network, left, right) = network(seed, capabilities);
+            let capabilities = Capabilities { completes_early, ..World::capabilities(seed) };
+            let (world, left, right) = world(seed, capabilities);
             let [mut sender, mut receiver] = [link(left, RING_BYTES_MIN), link(right, RING_BYTES_MIN)];
             assert_eq!(sender.append(b"the last word").unwrap(), 13);
             sender.publish().unwrap();
             while !sender.is_settled().unwrap() {
                 // On some networks nothing arrives while the receiver does not poll.
                 receiver.refresh().unwrap();
-                network.step();
+                world.step();
             }
             assert_eq!(sender.is_delivered().unwrap(), !completes_early, "seed {seed}");
             while receiver.refresh().unwrap() < 13 {
-                network.step();
+                world.step();
             }
             let mut word = [0; 13];
             assert_eq!((receiver.read(&mut word), &word), (13, b"the last word"));
@@ -182,7 +185,7 @@ fn what_completes_early_is_delivered_once_the_peer_has_released_it() {
             while !sender.is_delivered().unwrap() {
                 sender.refresh().unwrap();
                 receiver.refresh().unwrap();
-                network.step();
+                world.step();
             }
         }
     }
@@ -193,7 +196,7 @@ fn what_completes_early_is_delivered_once_the_peer_has_released_it() {
 fn nothing_is_lost_when_a_settled_side_ends() {
     for seed in seeds(1000) {
         let mut random = Random::new(!seed);
-        let (network, left, right) = network(seed, Network::capabilities(seed));
+        let (world, left, right) = world(seed, World::capabilities(seed));
         let links = [link(left, RING_BYTES_MIN), link(right, RING_BYTES_MIN)];
         let [left, right] = parties(seed, links, &mut random);
         let mut parties = [left, right];
@@ -202,14 +205,14 @@ fn nothing_is_lost_when_a_settled_side_ends() {
             turns += 1;
             assert!(turns < 100_000, "seed {seed}: neither side gets to its end");
             match random.below(3) {
-                2 => drop(network.step()),
+                2 => drop(world.step()),
                 number => drop(parties[number as usize].turn().unwrap()),
             }
         }
         let [left, right] = parties;
         let (first, mut last) = if left.finished { (left, right) } else { (right, left) };
         drop(first);
-        let error = survive(&mut last, &network);
+        let error = survive(&mut last, &world);
         assert!(matches!(error, Error::PeerGone(..)), "{error}");
         assert!(last.has_all(), "{last:?}");
     }
@@ -218,7 +221,7 @@ fn nothing_is_lost_when_a_settled_side_ends() {
 #[test]
 fn a_fault_ends_every_call_after_it() {
     for end_at_call in 1..100 {
-        let (network, left, right) = network(end_at_call, Network::capabilities(end_at_call));
+        let (world, left, right) = world(end_at_call, World::capabilities(end_at_call));
         let faults = Faults { end_at_call, ..Faults::default() };
         let mut parties = parties(
             end_at_call,
@@ -227,7 +230,7 @@ fn a_fault_ends_every_call_after_it() {
         );
         let error = (0..10_000).find_map(|_| {
             drop(parties[1].turn());
-            network.step();
+            world.step();
             parties[0].turn().err()
         });
         assert!(matches!(error, Some(Error::PeerGone(..))), "{error:?}");
@@ -240,8 +243,8 @@ fn a_fault_ends_every_call_after_it() {
 fn streams_between_threads() {
     for seed in seeds(60) {
         let mut random = Random::new(!seed);
-        let (links, network) =
+        let (links, world) =
             Pair::sim(seed, Link::arena_bytes(RING_BYTES_MIN).unwrap()).links(RING_BYTES_MIN);
-        in_threads(parties(seed, links, &mut random), network.as_ref());
+        in_threads(parties(seed, links, &mut random), world.as_ref());
     }
 }
