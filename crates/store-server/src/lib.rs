@@ -8,6 +8,7 @@ mod connection;
 mod error;
 mod glob;
 pub mod limits;
+mod links;
 mod listen;
 mod number;
 mod resp;

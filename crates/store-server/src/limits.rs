@@ -55,3 +55,15 @@ pub const EXPIRY_INTERVAL: Duration = Duration::from_millis(100);
 pub const EXPIRY_KEYS: usize = 1000;
 /// How long the server tries to send the remaining replies when it ends.
 pub const END_MAX: Duration = Duration::from_secs(2);
+
+/// Connections that become links at the same time: each takes a thread until the client has done its part.
+pub const ATTACHING_MAX: usize = 16;
+/// How long a client may take for one step of becoming a link: a device may need seconds.
+pub const ATTACH_STEP: Duration = Duration::from_secs(15);
+/// Turns over the links that are awake between two looks at those that sleep. A look is a system call.
+pub const LINK_TURNS: u32 = 32;
+/// The least bytes of a part of a store that is lent: clients ask again for each.
+pub const PART_BYTES_MIN: u64 = 1 << 20;
+/// The least part of a store that is lent, as a share of what is lent already: so a connection never takes more than
+/// some 200 loans.
+pub const PART_SHARE: u64 = 16;

@@ -15,6 +15,7 @@ use rustix::net::{SendFlags, SocketAddrAny, SocketFlags, acceptfrom_with, send};
 
 use crate::error::ServeError;
 use crate::limits;
+use crate::links::LinkWorkers;
 use crate::listen::{UnixListening, listen_tcp};
 use crate::state::{ServerFacts, ServerState, count};
 use crate::worker::{StoreWorker, Tell, WorkerPost, unix_ms};
@@ -68,6 +69,7 @@ pub struct StoreServer {
     /// Ends the accepting thread.
     bell: Arc<OwnedFd>,
     posts: Vec<Arc<WorkerPost>>,
+    links: Option<Arc<LinkWorkers>>,
     acceptor: Option<JoinHandle<()>>,
     workers: Vec<JoinHandle<()>>,
 }
@@ -106,17 +108,19 @@ impl StoreServer {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let count = options.workers.unwrap_or(limits::WORKERS_DEFAULT.min(cores));
         let posts: Result<Vec<_>, _> = (0..count).map(|_| WorkerPost::new().map(Arc::new)).collect();
+        let links = Some(LinkWorkers::start(&state, &tell, count)?);
         let (acceptor, workers, socket) = (None, Vec::new(), options.socket);
-        let mut server = Self { state, address, socket, bell, posts: posts?, acceptor, workers };
+        let mut server = Self { state, address, socket, bell, posts: posts?, links, acceptor, workers };
         server.spawn(unix, tcp.map(|(listener, _)| listener), &tell)?;
         Ok(server)
     }
 
     fn spawn(&mut self, unix: UnixListening, tcp: Option<OwnedFd>, tell: &Tell) -> Result<(), ServeError> {
         let thread = |name: String| std::thread::Builder::new().name(name);
-        for (index, post) in self.posts.iter().enumerate() {
-            let worker =
-                StoreWorker::new(Arc::clone(post), Arc::clone(&self.state), Arc::clone(tell), index == 0)?;
+        let links = self.links.as_ref().into_iter().cycle();
+        for (index, (post, links)) in self.posts.iter().zip(links).enumerate() {
+            let (state, tell, links) = (Arc::clone(&self.state), Arc::clone(tell), Arc::clone(links));
+            let worker = StoreWorker::new(Arc::clone(post), state, tell, links, index == 0)?;
             let spawned = thread(format!("store-{index}")).spawn(move || worker.serve());
             self.workers.push(spawned.map_err(ServeError::system("start a thread"))?);
         }
@@ -150,6 +154,7 @@ impl Drop for StoreServer {
         self.acceptor.take().into_iter().for_each(|thread| _ = thread.join());
         self.posts.iter().for_each(|post| post.end());
         self.workers.drain(..).for_each(|thread| _ = thread.join());
+        self.links.take().into_iter().for_each(|links| links.end());
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use caravan_store::{Eviction, Store};
 
 use crate::limits;
+use crate::links::StoreParts;
 
 /// What a server is started with.
 #[derive(Clone, Debug)]
@@ -45,6 +46,8 @@ pub struct ServerState {
     clients: Mutex<BTreeMap<u64, Arc<ClientCard>>>,
     next_client: AtomicU64,
     pub(crate) counters: ServerCounters,
+    /// What clients that map nothing are lent.
+    pub(crate) parts: StoreParts,
     /// Commands of other connections hold this shared. A transaction with a command on the whole store (KEYS, FLUSHALL) holds it
     /// alone, because the store's own transactions cover single keys.
     pub(crate) turn: RwLock<()>,
@@ -78,6 +81,7 @@ impl ServerState {
             clients: Mutex::default(),
             next_client: AtomicU64::new(1),
             counters: ServerCounters::default(),
+            parts: StoreParts::default(),
             turn: RwLock::new(()),
         }
     }
