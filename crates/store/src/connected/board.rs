@@ -112,7 +112,8 @@ impl CallBoard {
     /// Starts a lookup by one-sided reads, and returns its number.
     pub(crate) fn start_lookup(&mut self, lookup: KeyLookup) -> u32 {
         let call = self.enter(Some(Box::new((lookup, None))));
-        let step = match (&mut self.calls[call as usize], &self.reads) {
+        let is_one_sided = |reads: &&OneSidedReads| reads.is_worth_it(self.under_way);
+        let step = match (&mut self.calls[call as usize], self.reads.as_ref().filter(is_one_sided)) {
             (CallState::UnderWay { lookup: Some(lookup), .. }, Some(reads)) => lookup.0.begin(&reads.places),
             _ => LookupStep::Ask,
         };

@@ -1,14 +1,14 @@
 //! One-sided reads over a link: the parts of the store that the server lends, and room in this side's arena.
 
 use caravan_fabric::byte_reader::ByteReader;
-use caravan_fabric::contract::{Local, Operation};
+use caravan_fabric::contract::{Local, Operation, Provider};
 use caravan_fabric::{Error as FabricError, Link, RegionNumber, RegionToken};
 
 use super::lookup::PlannedRead;
 use super::places::KnownPlaces;
 use crate::error::StoreError;
 use crate::layout::StoreLayout;
-use crate::limits::{ONE_SIDED_BYTES_MAX, ONE_SIDED_READS_MAX};
+use crate::limits::{self, ONE_SIDED_BYTES_MAX, ONE_SIDED_READS_MAX};
 
 /// The bytes of the arena for one read: the word that is read after it, and the bytes.
 const ROOM_BYTES: u64 = 8 + ONE_SIDED_BYTES_MAX as u64;
@@ -32,6 +32,8 @@ pub(crate) struct OneSidedReads {
     arena_at: u64,
     free: Vec<u16>,
     is_ordered: bool,
+    /// No device does the reads, but a thread of the server's process.
+    is_by_agent: bool,
     /// The number of reads that were started; for figures.
     pub(crate) started: u64,
 }
@@ -55,8 +57,15 @@ impl OneSidedReads {
             arena_at: Link::arena_bytes(link.ring_bytes())?,
             free: (0..ONE_SIDED_READS_MAX as u16).rev().collect(),
             is_ordered: link.capabilities().reads_ordered,
+            is_by_agent: link.provider() == Provider::Tcp,
             started: 0,
         })
+    }
+
+    /// Tells whether a lookup is better done by one-sided reads than by a call, if so many calls and lookups are under
+    /// way.
+    pub(crate) fn is_worth_it(&self, under_way: usize) -> bool {
+        !self.is_by_agent || under_way <= limits::AGENT_LOOKUPS_MAX
     }
 
     /// Returns the number of parts that the server has lent.
