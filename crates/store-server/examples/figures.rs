@@ -74,7 +74,7 @@ fn measure(folder: &Path, keys: u64) -> Outcome<()> {
             let mut absent = [b'-'; 20];
             absent[..8].copy_from_slice(&from.to_ne_bytes());
             let deletes: Vec<_> = (0..window).map(|_| mapped.start_delete(&absent)).collect();
-            deletes.into_iter().try_for_each(|delete| Ok(drop(delete.wait()?)))
+            deletes.into_iter().try_for_each(|delete| Ok(delete.wait().map(|_| ())?))
         })?;
     }
     let (echo, address) = Peer::start(&["--echo"])?;

@@ -124,6 +124,12 @@ impl LinkWorkers {
         threads.into_iter().for_each(|thread| _ = thread.join());
     }
 
+    /// Returns the number of clients, those included that become one just now.
+    pub(crate) fn clients(&self) -> usize {
+        let served = self.posts.iter().map(|post| post.clients.load(Ordering::Relaxed)).sum::<usize>();
+        served + self.attaching.load(Ordering::Relaxed)
+    }
+
     /// Makes a connection a link, on a thread of its own, and hands it to one of the threads that serve.
     pub(crate) fn attach(self: &Arc<Self>, attachment: LinkAttachment) {
         if self.attaching.fetch_add(1, Ordering::Relaxed) >= limits::ATTACHING_MAX {

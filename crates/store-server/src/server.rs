@@ -125,7 +125,7 @@ impl StoreServer {
             self.workers.push(spawned.map_err(ServeError::system("start a thread"))?);
         }
         let (state, posts, bell) = (Arc::clone(&self.state), self.posts.clone(), Arc::clone(&self.bell));
-        let acceptor = Acceptor { unix, tcp, bell, state, posts };
+        let acceptor = Acceptor { unix, tcp, bell, state, posts, links: self.links.clone() };
         let spawned = thread("store-accept".to_owned()).spawn(move || acceptor.accept());
         self.acceptor = Some(spawned.map_err(ServeError::system("start a thread"))?);
         Ok(())
@@ -165,6 +165,7 @@ struct Acceptor {
     bell: Arc<OwnedFd>,
     state: Arc<ServerState>,
     posts: Vec<Arc<WorkerPost>>,
+    links: Option<Arc<LinkWorkers>>,
 }
 
 impl Acceptor {
@@ -197,7 +198,8 @@ impl Acceptor {
 
     fn admit(&self, socket: OwnedFd, address: Option<SocketAddrAny>) {
         let connections = |post: &Arc<WorkerPost>| post.connections.load(Ordering::Relaxed);
-        if self.posts.iter().map(connections).sum::<usize>() >= self.state.clients_max() {
+        let linked = self.links.as_ref().map_or(0, |links| links.clients());
+        if self.posts.iter().map(connections).sum::<usize>() + linked >= self.state.clients_max() {
             count(&self.state.counters.refused, 1);
             // The client may be gone, and is not waited for.
             let text = b"-ERR max number of clients reached\r\n";

@@ -82,7 +82,9 @@ impl Link {
         for &provider in providers {
             let begun = match provider {
                 Provider::Shm if !offers.shm.is_empty() => connect_shm(offers.shm, ring_bytes),
-                Provider::Rdma if !offers.rdma.is_empty() => connect_rdma(offers.rdma, ring_bytes, user_bytes),
+                Provider::Rdma if !offers.rdma.is_empty() => {
+                    connect_rdma(offers.rdma, ring_bytes, user_bytes)
+                }
                 Provider::Tcp if !offers.tcp.is_empty() => Ok(Begun::Tcp(offers.tcp.to_vec())),
                 _ => Err(Error::NotConnected("the peer does not offer it".to_owned())),
             };

@@ -10,7 +10,7 @@ use caravan_store::faults::{PlantedFault, plant};
 use caravan_store::{Store, StoreError, StoreOptions, StoreTransport};
 
 use crate::hunter;
-use crate::rig::{Rig, TRANSPORTS};
+use crate::rig::{Rig, transports};
 
 const ROLE: &str = "CARAVAN_CONNECTED_TEST_ROLE";
 const ADDRESS: &str = "CARAVAN_CONNECTED_TEST_ADDRESS";
@@ -96,7 +96,7 @@ fn write(address: &str, _: bool) -> Result<(), String> {
 fn clients_that_are_killed_anywhere_leave_nothing_behind() {
     let rig = Rig::new();
     for round in 0..12 {
-        let transport = TRANSPORTS[round % 2];
+        let transport = transports()[round % 2];
         let before = rig.store.counts().commits;
         let writer = start("writer", &rig.address(transport), None);
         // It is in the middle of something from here on.
@@ -138,7 +138,7 @@ fn serve(folder: &str, _: bool) -> Result<(), String> {
 #[test]
 fn a_server_that_is_killed_leaves_its_clients_an_error_in_time() {
     static COUNT: AtomicU64 = AtomicU64::new(0);
-    for transport in TRANSPORTS {
+    for transport in transports() {
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let folder = std::env::temp_dir().join(format!("caravan-killed-{}-{number}", std::process::id()));
         std::fs::create_dir(&folder).unwrap();
@@ -186,7 +186,7 @@ fn a_server_that_is_killed_leaves_its_clients_an_error_in_time() {
 
 #[test]
 fn a_client_connects_again_to_the_same_store() {
-    for transport in TRANSPORTS {
+    for transport in transports() {
         let mut rig = Rig::new();
         let client = rig.connect(transport);
         client.put(b"k", b"v").unwrap();

@@ -3,11 +3,11 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use caravan_store::Store;
 use caravan_store::faults::PlantedFault;
-use caravan_store::{Store, StoreTransport};
 
 use crate::children;
-use crate::rig::Rig;
+use crate::rig::{Rig, far};
 
 const KEYS: u64 = 8;
 /// The sizes of values, of which objects of both kinds arise: those read one-sided, and longer ones.
@@ -58,7 +58,7 @@ fn hunt(fault: Option<PlantedFault>) -> i32 {
                     .unwrap();
             }
         });
-        let status = children::start("hunter", &rig.address(StoreTransport::Tcp), fault).status();
+        let status = children::start("hunter", &rig.address(far()), fault).status();
         is_done.store(true, Ordering::Relaxed);
         status
     })

@@ -6,7 +6,7 @@ use caravan_store::StoreError;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use crate::rig::{Rig, TRANSPORTS};
+use crate::rig::{Rig, transports};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -32,7 +32,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 #[test]
 fn random_operations_agree_with_a_map() {
     let rig = Rig::new();
-    for transport in TRANSPORTS {
+    for transport in transports() {
         let client = rig.connect(transport);
         let mut runner =
             TestRunner::new(Config { cases: 40, failure_persistence: None, ..Config::default() });

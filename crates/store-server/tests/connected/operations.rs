@@ -3,16 +3,15 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use caravan_store::{
-    ConnectOptions, KeyVersion, ObjectAddress, ScanCursor, Store, StoreError, StoreOptions, StoreTransport,
-    limits,
+    ConnectOptions, KeyVersion, ObjectAddress, ScanCursor, Store, StoreError, StoreOptions, limits,
 };
 
-use crate::rig::{Rig, TRANSPORTS};
+use crate::rig::{Rig, far, transports};
 
 #[test]
 fn keys_are_put_read_and_deleted() {
     let rig = Rig::new();
-    for transport in TRANSPORTS {
+    for transport in transports() {
         let client = rig.connect(transport);
         assert_eq!(client.get(b"a").unwrap(), None);
         client.put(b"a", b"1").unwrap();
@@ -43,7 +42,7 @@ fn keys_are_put_read_and_deleted() {
 fn keys_of_every_size_and_many_at_once() {
     let rig = Rig::new();
     let sizes = [0, 1, 7, 8, 100, 3000, 4000, 5000, 70_000, limits::VALUE_BYTES_MAX];
-    for transport in TRANSPORTS {
+    for transport in transports() {
         let client = rig.connect(transport);
         let keys: Vec<Vec<u8>> = sizes.iter().map(|size| format!("key {size}").into_bytes()).collect();
         let long = vec![b'k'; limits::KEY_BYTES_MAX];
@@ -82,7 +81,7 @@ fn keys_of_every_size_and_many_at_once() {
 #[test]
 fn keys_expire_by_the_store_s_clock() {
     let rig = Rig::new();
-    for transport in TRANSPORTS {
+    for transport in transports() {
         let client = rig.connect(transport);
         let now_ms = rig.store.now_ms();
         client.put_until(b"past", b"1", Some(1)).unwrap();
@@ -98,7 +97,7 @@ fn keys_expire_by_the_store_s_clock() {
 #[test]
 fn a_table_that_grows_stays_readable() {
     let rig = Rig::new();
-    for transport in TRANSPORTS {
+    for transport in transports() {
         let client = rig.connect(transport);
         let key = |number: u32| format!("{transport:?} {number}").into_bytes();
         for number in 0..30_000 {
@@ -117,7 +116,7 @@ fn a_table_that_grows_stays_readable() {
         for number in (0..30_000).step_by(10) {
             assert_eq!(client.get(&key(number)).unwrap(), Some(number.to_ne_bytes().to_vec()));
         }
-        if transport == StoreTransport::Tcp {
+        if transport == far() {
             let reads = client.one_sided_reads() - before;
             assert!((2900..=3 * 3100).contains(&reads), "{reads}");
         }
@@ -130,7 +129,7 @@ fn scans_return_each_key_and_counters_are_the_store_s() {
     for number in 0..1000 {
         rig.store.put(format!("k{number}").as_bytes(), b"").unwrap();
     }
-    for transport in TRANSPORTS {
+    for transport in transports() {
         let client = rig.connect(transport);
         let (mut keys, mut cursor) = (Vec::new(), ScanCursor::START);
         loop {
@@ -149,7 +148,7 @@ fn scans_return_each_key_and_counters_are_the_store_s() {
 #[test]
 fn objects_without_a_key() {
     let rig = Rig::new();
-    for transport in TRANSPORTS {
+    for transport in transports() {
         let client = rig.connect(transport);
         let address = client.alloc(5, None).unwrap();
         assert_eq!(client.read(address).unwrap(), [0; 5]);
@@ -199,7 +198,7 @@ fn transactions_keep_a_sum_whatever_others_do() {
     }
     let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let movers: Vec<_> = TRANSPORTS
+        let movers: Vec<_> = transports()
             .into_iter()
             .map(|transport| {
                 let (rig, accounts) = (&rig, &accounts);
@@ -223,7 +222,7 @@ fn transactions_keep_a_sum_whatever_others_do() {
                 })
             })
             .collect();
-        for transport in TRANSPORTS {
+        for transport in transports() {
             let (rig, accounts, is_done) = (&rig, &accounts, &is_done);
             scope.spawn(move || {
                 let client = rig.connect(transport);
@@ -251,7 +250,7 @@ fn transactions_keep_a_sum_whatever_others_do() {
 #[test]
 fn a_required_version_is_checked_at_the_commit() {
     let rig = Rig::new();
-    for transport in TRANSPORTS {
+    for transport in transports() {
         let client = rig.connect(transport);
         client.put(b"k", b"1").unwrap();
         let version = client.version(b"k").unwrap();
@@ -281,7 +280,7 @@ fn a_required_version_is_checked_at_the_commit() {
 #[test]
 fn a_full_store_says_so_and_goes_on() {
     let rig = Rig::with(StoreOptions::new(8 << 20), |options| options);
-    for transport in TRANSPORTS {
+    for transport in transports() {
         let client = rig.connect(transport);
         let value = vec![7; 100_000];
         let full = (0..1000).find_map(|number| client.put(format!("{number}").as_bytes(), &value).err());
@@ -301,7 +300,7 @@ fn a_password_is_asked_for() {
         options.password = Some(b"secret".to_vec());
         options
     });
-    for transport in TRANSPORTS {
+    for transport in transports() {
         let options = ConnectOptions::new(rig.address(transport));
         let refused = Store::connect(options.clone()).map(drop);
         assert!(matches!(&refused, Err(StoreError::Refused(text)) if text.contains("NOAUTH")), "{refused:?}");

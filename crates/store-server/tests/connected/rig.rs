@@ -14,8 +14,22 @@ pub struct Rig {
     pub folder: PathBuf,
 }
 
-/// The transports that every test runs over.
-pub const TRANSPORTS: [StoreTransport; 2] = [StoreTransport::Mapped, StoreTransport::Tcp];
+/// Set to `rdma` where there is a device: clients that map nothing then use it.
+const FAR: &str = "CARAVAN_CONNECTED_TEST_FAR";
+
+/// Returns the transport of clients that map nothing.
+pub fn far() -> StoreTransport {
+    if std::env::var_os(FAR).is_some_and(|far| far == "rdma") {
+        StoreTransport::Rdma
+    } else {
+        StoreTransport::Tcp
+    }
+}
+
+/// Returns the transports that every test runs over.
+pub fn transports() -> [StoreTransport; 2] {
+    [StoreTransport::Mapped, far()]
+}
 
 impl Rig {
     pub fn new() -> Self {
