@@ -19,7 +19,6 @@ use std::time::Instant;
 use caravan_fabric::contract::Provider;
 
 use self::board::{CallBoard, CallOutcome};
-use self::lookup::KeyLookup;
 use self::waiting::SharedCalls;
 use crate::calls::{FoundKey, RequestKind, append_put, decode_counts, decode_scan};
 use crate::entry::{EntryHead, KeyVersion, ObjectAddress, ScanCursor, StoreCounts, StoreEntry};
@@ -151,7 +150,7 @@ impl ConnectedStore {
             return Pending::ready(Err(error));
         }
         let hash = twox_hash::XxHash3_64::oneshot_with_seed(self.shared.greeting.hash_seed, key);
-        self.started(|board| board.start_lookup(KeyLookup::new(hash, key)), decode)
+        self.started(|board| board.start_lookup(hash, key), decode)
     }
 
     /// Sends what was started and not waited for yet.
@@ -328,7 +327,9 @@ fn found(outcome: CallOutcome) -> Result<FoundKey, StoreError> {
     match outcome {
         CallOutcome::Found(found) => Ok(found),
         CallOutcome::Failed(error) => Err(error),
-        CallOutcome::Body(_) => Err(StoreError::Protocol("an answer is of another kind than expected")),
+        CallOutcome::Body(body) => {
+            FoundKey::decode(&body).ok_or(StoreError::Protocol("a found key is malformed"))
+        }
     }
 }
 

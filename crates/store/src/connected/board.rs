@@ -109,14 +109,15 @@ impl CallBoard {
         call
     }
 
-    /// Starts a lookup by one-sided reads, and returns its number.
-    pub(crate) fn start_lookup(&mut self, lookup: KeyLookup) -> u32 {
-        let call = self.enter(Some(Box::new((lookup, None))));
-        let is_one_sided = |reads: &&OneSidedReads| reads.is_worth_it(self.under_way);
-        let step = match (&mut self.calls[call as usize], self.reads.as_ref().filter(is_one_sided)) {
-            (CallState::UnderWay { lookup: Some(lookup), .. }, Some(reads)) => lookup.0.begin(&reads.places),
-            _ => LookupStep::Ask,
+    /// Starts to look a key up, by one-sided reads or by a call, and returns its number.
+    pub(crate) fn start_lookup(&mut self, hash: u64, key: &[u8]) -> u32 {
+        let under_way = self.under_way;
+        let Some(reads) = self.reads.as_ref().filter(|reads| reads.is_worth_it(under_way)) else {
+            return self.start(RequestKind::Get, |to| to.extend_from_slice(key));
         };
+        let mut lookup = KeyLookup::new(hash, key);
+        let step = lookup.begin(&reads.places);
+        let call = self.enter(Some(Box::new((lookup, None))));
         self.follow(call, step);
         call
     }

@@ -40,6 +40,12 @@ impl KnownPlaces {
         let depth = hint.keys.depth.min(crate::layout::DEPTH_MAX);
         let start = hint.keys.bits.reverse_bits();
         let width = if depth == 0 { u64::MAX } else { (1 << (u64::BITS - depth)) - 1 };
+        if let Some((block, _)) = object.and_then(|place| self.layout.block_of(place)) {
+            self.classes.insert(block, hint.class_word);
+        }
+        if self.shards.get(&start) == Some(&(depth, hint.shard)) {
+            return;
+        }
         // The shard that was split, or parts of one that a lie puts here.
         let before = self.shards.range(..=hash.reverse_bits()).next_back().map(|(start, _)| *start);
         before.into_iter().for_each(|start| _ = self.shards.remove(&start));
@@ -47,9 +53,6 @@ impl KnownPlaces {
             self.shards.range(start..=start.saturating_add(width)).map(|(start, _)| *start).collect();
         within.iter().for_each(|start| _ = self.shards.remove(start));
         self.shards.insert(start, (depth, hint.shard));
-        if let Some((block, _)) = object.and_then(|place| self.layout.block_of(place)) {
-            self.classes.insert(block, hint.class_word);
-        }
     }
 
     /// Returns the bytes of the object at `place`, the place of its block's class word, and that word.

@@ -83,16 +83,17 @@ impl SharedCalls {
 
     /// Starts a call by `start` once there is room for it. Connects again first if the connection was lost.
     pub(crate) fn start(&self, start: impl FnOnce(&mut CallBoard) -> u32) -> Result<u32, StoreError> {
-        let mut state = self.lock();
-        if state.board.link.is_none() {
-            self.reconnect(&mut state)?;
-        }
-        if !state.board.has_room() {
+        loop {
+            let mut state = self.lock();
+            if state.board.link.is_none() {
+                self.reconnect(&mut state)?;
+            }
+            if state.board.has_room() {
+                return Ok(start(&mut state.board));
+            }
             drop(state);
             self.wait(|board| (board.has_room() || board.link.is_none()).then_some(()));
-            state = self.lock();
         }
-        Ok(start(&mut state.board))
     }
 
     fn reconnect(&self, state: &mut SharedState) -> Result<(), StoreError> {
