@@ -72,8 +72,13 @@ impl Region {
         if bytes % 8 != 0 || bytes > REGION_BYTES_MAX {
             return Err(Error::ArenaBytes { bytes, maximum: REGION_BYTES_MAX });
         }
-        let memory = segment.slice(0, bytes)?;
-        Ok(Self { memory, identity: Arc::new(()) })
+        Ok(Self::of_memory(segment.slice(0, bytes)?))
+    }
+
+    /// Makes a region of a part of a segment, for a segment that grows. Only over mapped memory, where a
+    /// descriptor is of a whole segment, must the part be all of it.
+    pub fn of_memory(memory: SharedSlice) -> Self {
+        Self { memory, identity: Arc::new(()) }
     }
 
     /// Returns the memory.

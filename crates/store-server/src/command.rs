@@ -3,7 +3,7 @@
 
 use caravan_store::{Store, StoreEntry, StoreError, Transaction};
 
-use crate::commands::{clients, connection, counters, expiry, info, keys, ranges, settings, strings};
+use crate::commands::{attach, clients, connection, counters, expiry, info, keys, ranges, settings, strings};
 use crate::commands::{table, transactions};
 use crate::error::CommandError;
 use crate::resp::reply::{ReplyMark, ReplyWriter};
@@ -90,7 +90,7 @@ impl CommandSpec {
 
     /// Returns whether the command runs between MULTI and EXEC instead of being queued.
     pub(crate) fn is_at_once(&self) -> bool {
-        matches!(self.name, "exec" | "discard" | "multi" | "watch" | "quit" | "reset")
+        matches!(self.name, "exec" | "discard" | "multi" | "watch" | "quit" | "reset" | "caravan.attach")
     }
 
     /// Returns whether the command reads or writes more than the keys that it names.
@@ -208,6 +208,7 @@ const PAIRS: (i32, i32, i32) = (1, -1, 2);
 pub(crate) static COMMANDS: &[CommandSpec] = &[
     row!("append", 3, "write denyoom fast", ONE, "string", "2.0.0", "Appends to a value", Keys(ranges::append)),
     row!("auth", -2, "noscript loading stale fast no_auth allow_busy", NONE, "connection", "1.0.0", "Gives the password", Session(connection::auth)),
+    row!("caravan.attach", -2, "noscript", NONE, "connection", "7.0.0", "Makes the connection a link of caravan_store's", Session(attach::attach)),
     row!("client", -2, "", NONE, "connection", "2.4.0", "Commands on connections", Container(CLIENT)),
     row!("command", -1, "loading stale", NONE, "server", "2.8.13", "Describes all commands", Container(COMMAND)),
     row!("config", -2, "", NONE, "server", "2.0.0", "Commands on settings", Container(CONFIG)),

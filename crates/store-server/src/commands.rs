@@ -1,5 +1,6 @@
 //! The functions of the commands, one file for each subject.
 
+pub(crate) mod attach;
 pub(crate) mod clients;
 pub(crate) mod connection;
 pub(crate) mod counters;

@@ -7,6 +7,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use crate::limits;
+use crate::links::LinkAttachment;
 use crate::session::Session;
 use crate::state::{ServerState, count};
 
@@ -19,6 +20,8 @@ pub(crate) enum ConnectionWait {
     Output,
     /// The end of DEBUG SLEEP.
     Time(Instant),
+    /// The server to make it a link: CARAVAN.ATTACH.
+    Attach,
     /// Nothing: the connection is at its end.
     End,
 }
@@ -90,6 +93,11 @@ impl StoreConnection {
             if self.session.is_closing() {
                 return Ok(ConnectionWait::End);
             }
+            if self.session.attach.is_some() {
+                // A client that says more than that does not know what it asked for.
+                let wait = if self.input.is_empty() { ConnectionWait::Attach } else { ConnectionWait::End };
+                return Ok(wait);
+            }
             // Requests are left if the output was long; they come before further bytes.
             if taken > 0 && !self.input.is_empty() {
                 continue;
@@ -150,6 +158,13 @@ impl StoreConnection {
         !self.session.output().is_empty()
             && self.paused_until.is_none()
             && now.saturating_duration_since(self.moved) >= most
+    }
+
+    /// Takes the connection apart, for an attachment that the client has asked for.
+    pub(crate) fn into_attachment(self) -> Option<LinkAttachment> {
+        let Self { socket, mut session, .. } = self;
+        let request = session.attach.take()?;
+        Some(LinkAttachment { socket, request, entry: session.entry })
     }
 
     /// Returns the client's address and name, for messages.

@@ -9,6 +9,7 @@ mod error;
 mod glob;
 pub mod keeper;
 pub mod limits;
+mod links;
 mod listen;
 mod number;
 mod resp;

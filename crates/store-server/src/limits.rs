@@ -71,3 +71,14 @@ pub const SERVER_CALM: Duration = Duration::from_secs(10);
 pub const RESTART_PAUSE_MIN: Duration = Duration::from_millis(100);
 /// The longest pause before a server is started again.
 pub const RESTART_PAUSE_MAX: Duration = Duration::from_secs(10);
+/// Connections that become links at the same time: each takes a thread until the client has done its part.
+pub const ATTACHING_MAX: usize = 16;
+/// How long a client may take for one step of becoming a link: a device may need seconds.
+pub const ATTACH_STEP: Duration = Duration::from_secs(15);
+/// Turns over the links that are awake between two looks at those that sleep. A look is a system call.
+pub const LINK_TURNS: u32 = 32;
+/// The least bytes of a part of a store that is lent: clients ask again for each.
+pub const PART_BYTES_MIN: u64 = 1 << 20;
+/// The least part of a store that is lent, as a share of what is lent already: so a connection never takes more than
+/// some 200 loans.
+pub const PART_SHARE: u64 = 16;

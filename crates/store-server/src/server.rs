@@ -15,6 +15,7 @@ use rustix::net::{SendFlags, SocketAddrAny, SocketFlags, acceptfrom_with, send};
 
 use crate::error::ServeError;
 use crate::limits;
+use crate::links::LinkWorkers;
 use crate::listen::{ListeningSockets, StoreListening};
 use crate::state::{ClientSettings, ServerFacts, ServerState, count};
 use crate::worker::{StoreWorker, Tell, WorkerPost, unix_ms};
@@ -71,6 +72,7 @@ pub struct StoreServer {
     /// Ends the accepting thread.
     bell: Arc<OwnedFd>,
     posts: Vec<Arc<WorkerPost>>,
+    links: Option<Arc<LinkWorkers>>,
     acceptor: Option<JoinHandle<()>>,
     workers: Vec<JoinHandle<()>>,
     /// What this server listens with itself; dropped at the end, which removes the socket.
@@ -125,23 +127,26 @@ impl StoreServer {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let count = options.workers.unwrap_or(limits::WORKERS_DEFAULT.min(cores));
         let posts: Result<Vec<_>, _> = (0..count).map(|_| WorkerPost::new().map(Arc::new)).collect();
+        let links = Some(LinkWorkers::start(&state, &tell, count)?);
         let (acceptor, workers, socket) = (None, Vec::new(), options.socket);
         let posts = posts?;
-        let mut server = Self { state, address, socket, bell, posts, acceptor, workers, _listening: None };
+        let mut server =
+            Self { state, address, socket, bell, posts, links, acceptor, workers, _listening: None };
         server.spawn(sockets, &tell)?;
         Ok(server)
     }
 
     fn spawn(&mut self, sockets: ListeningSockets, tell: &Tell) -> Result<(), ServeError> {
         let thread = |name: String| std::thread::Builder::new().name(name);
-        for (index, post) in self.posts.iter().enumerate() {
-            let worker =
-                StoreWorker::new(Arc::clone(post), Arc::clone(&self.state), Arc::clone(tell), index == 0)?;
+        let links = self.links.as_ref().into_iter().cycle();
+        for (index, (post, links)) in self.posts.iter().zip(links).enumerate() {
+            let (state, tell, links) = (Arc::clone(&self.state), Arc::clone(tell), Arc::clone(links));
+            let worker = StoreWorker::new(Arc::clone(post), state, tell, links, index == 0)?;
             let spawned = thread(format!("store-{index}")).spawn(move || worker.serve());
             self.workers.push(spawned.map_err(ServeError::system("start a thread"))?);
         }
         let (state, posts, bell) = (Arc::clone(&self.state), self.posts.clone(), Arc::clone(&self.bell));
-        let acceptor = Acceptor { sockets, bell, state, posts };
+        let acceptor = Acceptor { sockets, bell, state, posts, links: self.links.clone() };
         let spawned = thread("store-accept".to_owned()).spawn(move || acceptor.accept());
         self.acceptor = Some(spawned.map_err(ServeError::system("start a thread"))?);
         Ok(())
@@ -177,6 +182,7 @@ impl Drop for StoreServer {
         self.acceptor.take().into_iter().for_each(|thread| _ = thread.join());
         self.posts.iter().for_each(|post| post.end());
         self.workers.drain(..).for_each(|thread| _ = thread.join());
+        self.links.take().into_iter().for_each(|links| links.end());
     }
 }
 
@@ -186,6 +192,7 @@ struct Acceptor {
     bell: Arc<OwnedFd>,
     state: Arc<ServerState>,
     posts: Vec<Arc<WorkerPost>>,
+    links: Option<Arc<LinkWorkers>>,
 }
 
 impl Acceptor {
@@ -218,7 +225,8 @@ impl Acceptor {
 
     fn admit(&self, socket: OwnedFd, address: Option<SocketAddrAny>) {
         let connections = |post: &Arc<WorkerPost>| post.connections.load(Ordering::Relaxed);
-        if self.posts.iter().map(connections).sum::<usize>() >= self.state.clients_max() {
+        let linked = self.links.as_ref().map_or(0, |links| links.clients());
+        if self.posts.iter().map(connections).sum::<usize>() + linked >= self.state.clients_max() {
             count(&self.state.counters.refused, 1);
             // The client may be gone, and is not waited for.
             let text = b"-ERR max number of clients reached\r\n";

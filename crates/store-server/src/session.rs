@@ -11,6 +11,7 @@ use crate::command::{CommandCall, CommandSpec, KeyCommand, find};
 use crate::commands::table;
 use crate::error::CommandError;
 use crate::limits;
+use crate::links::AttachRequest;
 use crate::resp::reply::{ReplyWriter, RespVersion};
 use crate::resp::request::{ProtocolError, RequestParser};
 use crate::resp::words::{CommandWords, KeptWords};
@@ -34,6 +35,8 @@ pub struct Session {
     pub(crate) now_ms: u64,
     /// How long the next request waits (DEBUG SLEEP).
     pub(crate) pause: Duration,
+    /// What the client says to attach with (CARAVAN.ATTACH); the dialogue is over then.
+    pub(crate) attach: Option<AttachRequest>,
     is_closing: bool,
     parser: RequestParser,
 }
@@ -65,6 +68,7 @@ impl Session {
             watched: Vec::new(),
             now_ms,
             pause: Duration::ZERO,
+            attach: None,
             is_closing: false,
             parser: RequestParser::default(),
         }
@@ -127,7 +131,10 @@ impl Session {
     }
 
     fn is_waiting(&self) -> bool {
-        self.is_closing || !self.pause.is_zero() || self.reply.len() >= limits::OUTPUT_PAUSE_BYTES
+        self.is_closing
+            || self.attach.is_some()
+            || !self.pause.is_zero()
+            || self.reply.len() >= limits::OUTPUT_PAUSE_BYTES
     }
 
     pub(crate) fn close(&mut self) {

@@ -8,6 +8,7 @@ use caravan_store::{Eviction, Store};
 use serde::{Deserialize, Serialize};
 
 use crate::limits;
+use crate::links::StoreParts;
 
 /// What a server is started with.
 #[derive(Clone, Debug)]
@@ -66,6 +67,8 @@ pub struct ServerState {
     clients: Mutex<BTreeMap<u64, Arc<ClientCard>>>,
     next_client: AtomicU64,
     pub(crate) counters: ServerCounters,
+    /// What clients that map nothing are lent.
+    pub(crate) parts: StoreParts,
     /// Commands of other connections hold this shared. A transaction with a command on the whole store (KEYS, FLUSHALL) holds it
     /// alone, because the store's own transactions cover single keys.
     pub(crate) turn: RwLock<()>,
@@ -100,6 +103,7 @@ impl ServerState {
             clients: Mutex::default(),
             next_client: AtomicU64::new(1),
             counters: ServerCounters::default(),
+            parts: StoreParts::default(),
             turn: RwLock::new(()),
         }
     }

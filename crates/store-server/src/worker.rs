@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use crate::connection::{ConnectionWait, StoreConnection};
 use crate::error::ServeError;
 use crate::limits;
+use crate::links::LinkWorkers;
 use crate::session::Session;
 use crate::state::{ServerState, count};
 
@@ -71,6 +72,8 @@ pub(crate) struct StoreWorker {
     post: Arc<WorkerPost>,
     state: Arc<ServerState>,
     tell: Tell,
+    /// Who serves the connections that become links.
+    links: Arc<LinkWorkers>,
     poller: OwnedFd,
     connections: HashMap<u64, (StoreConnection, ConnectionWait)>,
     next: u64,
@@ -87,6 +90,7 @@ impl StoreWorker {
         post: Arc<WorkerPost>,
         state: Arc<ServerState>,
         tell: Tell,
+        links: Arc<LinkWorkers>,
         removes_expired: bool,
     ) -> Result<Self, ServeError> {
         let poller =
@@ -97,6 +101,7 @@ impl StoreWorker {
             post,
             state,
             tell,
+            links,
             poller,
             connections: HashMap::new(),
             next: BELL + 1,
@@ -184,6 +189,7 @@ impl StoreWorker {
             ConnectionWait::Output => epoll::EventFlags::OUT,
             // The end of the connection is reported without a flag, and would wake this thread again and again.
             ConnectionWait::Time(_) => epoll::EventFlags::ONESHOT,
+            ConnectionWait::Attach => return self.attach(token),
             ConnectionWait::End => return self.close(token),
         };
         if wait != *before {
@@ -196,6 +202,15 @@ impl StoreWorker {
                 self.pauses.insert((until, token));
             }
         }
+    }
+
+    /// Hands a connection over to become a link.
+    fn attach(&mut self, token: u64) {
+        let Some((connection, _)) = self.connections.remove(&token) else { return };
+        // It is in the set, so this does not fail.
+        let _ = epoll::delete(&self.poller, connection.as_fd());
+        self.post.connections.fetch_sub(1, Ordering::Relaxed);
+        connection.into_attachment().into_iter().for_each(|attachment| self.links.attach(attachment));
     }
 
     fn close(&mut self, token: u64) {

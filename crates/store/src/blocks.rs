@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use caravan_fabric::Region;
 use caravan_segment::Segment;
 
 use crate::entry::ObjectAddress;
@@ -106,6 +107,15 @@ impl Blocks {
     /// Returns a descriptor of the memory without the right to write.
     pub(crate) fn reader_descriptor(&self) -> Result<OwnedFd, StoreError> {
         Ok(self.segment.read_only_descriptor()?)
+    }
+
+    /// Returns the memory from `from` on that the store has by now.
+    pub(crate) fn part_from(&self, from: u64) -> Result<Option<Region>, StoreError> {
+        let bytes = self.segment.committed_bytes().saturating_sub(from);
+        if bytes == 0 {
+            return Ok(None);
+        }
+        Ok(Some(Region::of_memory(self.segment.slice(from, bytes)?)))
     }
 
     fn state(&self) -> MutexGuard<'_, BlocksState> {

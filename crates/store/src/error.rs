@@ -163,6 +163,34 @@ pub enum StoreError {
         /// The number of keys.
         keys: u64,
     },
+    /// The text is no address of a store.
+    #[error("{0:?} is no address of a store: give HOST:PORT, unix:PATH, or the name of a store of this host")]
+    Address(String),
+    /// No server answers at the address.
+    #[error("no store answers at {address}: {source}; start one with `caravan store serve`")]
+    Unreachable {
+        /// The address.
+        address: String,
+        /// Why it does not answer.
+        source: std::io::Error,
+    },
+    /// The server refused.
+    #[error("the store refused: {0}")]
+    Refused(String),
+    /// The connection broke before the answer came.
+    #[error(
+        "the connection to the store broke before it answered, so it is unknown whether the operation was done: look, or repeat it if that does no harm"
+    )]
+    Disconnected,
+    /// The server that answers now has another store than the one that was connected.
+    #[error("another store answers at the address now, the first one's memory is gone: connect again")]
+    Replaced,
+    /// The link to the server failed.
+    #[error("the link to the store: {0}")]
+    Link(#[from] caravan_fabric::Error),
+    /// The server does not keep to the protocol.
+    #[error("the store's answer breaks the protocol: {0}; use the same version of Caravan on both sides")]
+    Protocol(&'static str),
     /// Shared memory could not be made.
     #[error("no shared memory for the store: {0}")]
     Memory(#[from] caravan_segment::Error),

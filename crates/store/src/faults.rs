@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 /// Something that is left out, in all of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlantedFault {
-    /// A reader does not look at the version again after the read.
+    /// A reader does not look at the version again after the read; a one-sided one takes whatever bytes come.
     TornRead = 1,
     /// A commit does not check that what was read has not changed.
     NoValidation = 2,

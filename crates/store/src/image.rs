@@ -122,8 +122,10 @@ pub(crate) fn check_key(key: &[u8]) -> Result<(), StoreError> {
 }
 
 pub(crate) fn check_value(value: &[u8]) -> Result<(), StoreError> {
-    if value.len() > VALUE_BYTES_MAX {
-        return Err(StoreError::ValueTooLong { bytes: value.len() });
-    }
-    Ok(())
+    check_length(value.len())
+}
+
+/// Checks the number of bytes in a value, or in an object without a key.
+pub(crate) fn check_length(bytes: usize) -> Result<(), StoreError> {
+    if bytes > VALUE_BYTES_MAX { Err(StoreError::ValueTooLong { bytes }) } else { Ok(()) }
 }

@@ -3,7 +3,10 @@
 
 mod blocks;
 mod bytes;
+#[doc(hidden)]
+pub mod calls;
 mod commit;
+pub mod connected;
 mod entry;
 mod error;
 #[doc(hidden)]
@@ -33,6 +36,7 @@ mod upkeep;
 mod view;
 mod words;
 
+pub use connected::{ConnectOptions, ConnectedStore, ConnectedTransaction, Pending, StoreTransport};
 pub use entry::{EntryHead, KeyVersion, ObjectAddress, ScanCursor, StoreCounts, StoreEntry};
 pub use error::StoreError;
 pub use options::{Eviction, StoreOptions};

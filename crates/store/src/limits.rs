@@ -98,3 +98,55 @@ pub const SAVE_REST_KEYS: usize = 100;
 /// How often a save writes what has changed meanwhile before it keeps commits out in any case. Each time takes
 /// less than the one before, unless the store is written faster than the snapshot.
 pub const SAVE_ROUNDS_MAX: usize = 16;
+/// The bytes of the body of a call or of its reply: a commit of 16 of the longest values.
+pub const CALL_BYTES_MAX: usize = 16 << 20;
+
+/// The bytes of replies that wait for a client before its further calls wait, too.
+pub const REPLIES_PAUSE_BYTES: usize = 1 << 20;
+
+/// The objects that one client has allocated and not committed yet: they take memory that only that client can
+/// use.
+pub const ALLOCATIONS_HELD_MAX: usize = 1 << 16;
+
+/// The keys that one call of a scan asks for: with the longest keys their reply stays far below
+/// [`CALL_BYTES_MAX`].
+pub const SCAN_KEYS_MAX: usize = 128;
+
+/// The calls of one client without an answer; a further one waits for an answer first.
+pub const CALLS_MAX: usize = 1024;
+
+/// The bytes of calls that wait for room in the link; a further call waits first.
+pub const CALLS_WAITING_BYTES: usize = 1 << 20;
+
+/// The bytes of each ring of a client's link.
+pub const RING_BYTES: u64 = 64 << 10;
+
+/// The one-sided reads of one client that are under way; further reads go by calls.
+pub const ONE_SIDED_READS_MAX: usize = 256;
+
+/// The lookups over TCP up to which each is done by one-sided reads, which is sooner for a few: no thread that serves
+/// links has to wake up. Of many under way, a call takes less than half of the processor's time, both sides
+/// counted, because the agent answers each read on its own.
+pub const AGENT_LOOKUPS_MAX: usize = 8;
+
+/// The bytes of an object that is read one-sided; a longer one goes by a call, for which a copy at the server is
+/// little of the cost.
+pub const ONE_SIDED_BYTES_MAX: usize = 4096;
+
+/// The addresses of keys that a client remembers, so that it reads their objects at once: 64 Ki of 24 bytes.
+pub const ADDRESSES_REMEMBERED: usize = 1 << 16;
+
+/// How long a client that has lost its connection tries to reach the server again: as long as a read waits.
+pub const RECONNECT_WAIT: Duration = READ_WAIT;
+
+/// How long one step of connecting may take: a peer's device may need seconds to set a connection up.
+pub const CONNECT_STEP: Duration = Duration::from_secs(15);
+
+/// How long a client waits for any answer before it looks whether its server is still there.
+pub const GLANCE: Duration = Duration::from_secs(1);
+
+/// How long a client's transaction is run again and again because others interfere.
+pub const CONFLICT_WAIT: Duration = Duration::from_secs(10);
+
+/// How often a client asks whether it can be lent parts of the store that have come since.
+pub const REGIONS_INTERVAL: Duration = Duration::from_millis(100);

@@ -33,7 +33,7 @@ use crate::words::StoreWords;
 /// ```
 #[derive(Debug)]
 pub struct Reader {
-    view: StoreView,
+    pub(crate) view: StoreView,
 }
 
 impl Reader {

@@ -3,10 +3,12 @@
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 
+use caravan_fabric::Region;
 use caravan_segment::Segment;
 
 use crate::entry::{EntryHead, KeyVersion, ObjectAddress, ScanCursor, StoreCounts, StoreEntry};
 use crate::error::StoreError;
+use crate::image::check_length;
 use crate::layout::word;
 use crate::limits;
 use crate::lookup;
@@ -96,15 +98,30 @@ impl Store {
         Ok(Segment::empty_file(name)?)
     }
 
-    pub(crate) fn core(&self) -> &StoreCore {
-        &self.core
-    }
-
     /// Returns a descriptor by which another process can open a [`Reader`](crate::Reader): it gives the right
     /// to read all of the store, and not to write. The caller hands it over, by `caravan_segment::passing`
     /// for example.
     pub fn reader_descriptor(&self) -> Result<OwnedFd, StoreError> {
         self.core.blocks.reader_descriptor()
+    }
+
+    /// Returns what all threads of the owner share.
+    pub(crate) fn core(&self) -> &StoreCore {
+        &self.core
+    }
+
+    /// Returns what a client needs to know of the memory before it reads any of it; see
+    /// [`StoreGreeting`](crate::connected::StoreGreeting).
+    #[doc(hidden)]
+    pub fn greeting(&self) -> Vec<u8> {
+        crate::connected::StoreGreeting::of(&self.core.view).to_bytes()
+    }
+
+    /// Returns the memory from the byte `from` on as a region, for a server to lend to clients that map nothing;
+    /// `None` if the store has no memory there yet.
+    #[doc(hidden)]
+    pub fn part_from(&self, from: u64) -> Result<Option<Region>, StoreError> {
+        self.core.blocks.part_from(from)
     }
 
     /// Returns the value of `key`.
@@ -202,7 +219,8 @@ impl Store {
     /// # Ok::<(), StoreError>(())
     /// ```
     pub fn alloc(&self, bytes: usize, near: Option<ObjectAddress>) -> Result<ObjectAddress, StoreError> {
-        let zeroes = zeroes(bytes)?;
+        check_length(bytes)?;
+        let zeroes = vec![0; bytes];
         self.transaction(|tx| tx.alloc(&zeroes, near))
     }
 
@@ -374,11 +392,4 @@ impl Store {
         let _running = RunningBody::of(self)?;
         self.core.audit()
     }
-}
-
-fn zeroes(bytes: usize) -> Result<Vec<u8>, StoreError> {
-    if bytes > limits::VALUE_BYTES_MAX {
-        return Err(StoreError::ValueTooLong { bytes });
-    }
-    Ok(vec![0; bytes])
 }

@@ -94,7 +94,7 @@ impl TableSlot {
 
 /// Returns the bits of a hash that a slot keeps.
 #[inline]
-fn tag(hash: u64) -> u64 {
+pub(crate) fn tag(hash: u64) -> u64 {
     hash >> 24 & 0xff
 }
 

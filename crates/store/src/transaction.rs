@@ -52,18 +52,38 @@ impl ReadSet {
         Self { reads: Vec::new(), newest_time: view.time() }
     }
 
+    /// Returns the set of a transaction that sees no clock: its first read makes it begin.
+    pub(crate) fn without_clock() -> Self {
+        Self { reads: Vec::new(), newest_time: 0 }
+    }
+
+    /// Returns what was read.
+    pub(crate) fn reads(&self) -> &[ReadRecord] {
+        &self.reads
+    }
+
     /// Records a read, and checks that all reads together are of one moment.
     fn record(&mut self, view: &StoreView, read: ReadRecord) -> Result<(), StoreError> {
+        self.record_with(read, |reads| {
+            // The checks come after the read.
+            view.fence_acquire();
+            let is_current = |read: &ReadRecord| view.version_of(read.place, read.kind) == Some(read.version);
+            if reads.iter().all(is_current) { Ok(()) } else { Err(StoreError::Conflict) }
+        })
+    }
+
+    /// Records a read; `revalidate` checks, after this read, that what was read before has not changed.
+    pub(crate) fn record_with(
+        &mut self,
+        read: ReadRecord,
+        revalidate: impl FnOnce(&[ReadRecord]) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
         if self.reads.len() >= TRANSACTION_OPERATIONS_MAX {
             return Err(StoreError::TransactionTooLarge);
         }
         let time = version::time(read.version);
         if time > self.newest_time && !is_planted(PlantedFault::NoRevalidation) {
-            // The checks come after the read.
-            view.fence_acquire();
-            if !self.reads.iter().all(|read| view.version_of(read.place, read.kind) == Some(read.version)) {
-                return Err(StoreError::Conflict);
-            }
+            revalidate(&self.reads)?;
         }
         self.newest_time = self.newest_time.max(time);
         self.reads.push(read);

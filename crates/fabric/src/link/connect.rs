@@ -15,7 +15,7 @@ use caravan_segment::printable;
 
 use super::Link;
 use crate::byte_reader::ByteReader;
-use crate::contract::{Endpoint, Error, Provider};
+use crate::contract::{Endpoint, Error, Exposure, Provider};
 use crate::tcp::{self, TcpListening, TcpSealing};
 use crate::{shm, verbs};
 
@@ -65,18 +65,31 @@ impl Link {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn connect(channel: &mut (impl Read + Write), providers: &[Provider]) -> Result<Self, Error> {
+        Self::connect_sharing(channel, providers, 0)
+    }
+
+    /// Does what [`connect`](Self::connect) does, and keeps `user_bytes` bytes of this side's arena, a multiple of 8,
+    /// for operations of the link's user. Over mapped memory there are none: the user has
+    /// [windows](Self::window) there.
+    pub fn connect_sharing(
+        channel: &mut (impl Read + Write),
+        providers: &[Provider],
+        user_bytes: u64,
+    ) -> Result<Self, Error> {
         let offer = hear(channel)?;
         let (ring_bytes, offers) = parse_offers(&offer).ok_or_else(malformed)?;
         let mut reasons = Vec::new();
         for &provider in providers {
             let begun = match provider {
                 Provider::Shm if !offers.shm.is_empty() => connect_shm(offers.shm, ring_bytes),
-                Provider::Rdma if !offers.rdma.is_empty() => connect_rdma(offers.rdma, ring_bytes),
+                Provider::Rdma if !offers.rdma.is_empty() => {
+                    connect_rdma(offers.rdma, ring_bytes, user_bytes)
+                }
                 Provider::Tcp if !offers.tcp.is_empty() => Ok(Begun::Tcp(offers.tcp.to_vec())),
                 _ => Err(Error::NotConnected("the peer does not offer it".to_owned())),
             };
             match begun {
-                Ok(begun) => return begun.finish(channel, provider, ring_bytes),
+                Ok(begun) => return begun.finish(channel, provider, ring_bytes, user_bytes),
                 Err(error) => reasons.push(format!("{}: {error}", provider.name())),
             }
         }
@@ -179,6 +192,7 @@ impl Begun {
         channel: &mut (impl Read + Write),
         provider: Provider,
         ring_bytes: u64,
+        user_bytes: u64,
     ) -> Result<Link, Error> {
         let (code, request) = match &self {
             Self::Whole(_) => (SHM, &[][..]),
@@ -188,7 +202,7 @@ impl Begun {
         say(channel, &[&[code], request].concat())?;
         let connected = match &self {
             Self::Tcp(descriptor) => {
-                Some(tcp::connect(descriptor, &Link::exposure(ring_bytes)?, CONNECT_LIMIT))
+                Some(tcp::connect(descriptor, &exposure(ring_bytes, user_bytes)?, CONNECT_LIMIT))
             }
             _ => None,
         };
@@ -217,9 +231,14 @@ fn connect_shm(descriptor: &[u8], ring_bytes: u64) -> Result<Begun, Error> {
     Ok(Begun::Whole(Box::new(shm::connect(descriptor)?)))
 }
 
-fn connect_rdma(ports: &[u8], ring_bytes: u64) -> Result<Begun, Error> {
-    let (pending, request) = verbs::connect(ports, &Link::exposure(ring_bytes)?)?;
+fn connect_rdma(ports: &[u8], ring_bytes: u64, user_bytes: u64) -> Result<Begun, Error> {
+    let (pending, request) = verbs::connect(ports, &exposure(ring_bytes, user_bytes)?)?;
     Ok(Begun::Half { pending, request })
+}
+
+/// Returns the exposure of the connecting side's arena. Without a user that reads, nothing but the ring is reachable.
+fn exposure(ring_bytes: u64, user_bytes: u64) -> Result<Exposure, Error> {
+    if user_bytes == 0 { Link::exposure(ring_bytes) } else { Link::shared_exposure(ring_bytes, user_bytes) }
 }
 
 /// What the accepting side offers. A part that it does not offer is empty.

@@ -1,0 +1,98 @@
+//! Many operations under way on one connection, waited for or awaited.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+
+use caravan_store::StoreError;
+
+use crate::rig::{Rig, transports};
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Runs a future as the simplest executor does: nothing but its waker brings it on.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut future = pin!(future);
+    loop {
+        if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return value;
+        }
+        std::thread::park();
+    }
+}
+
+#[test]
+fn operations_are_awaited_without_a_runtime() {
+    let rig = Rig::new();
+    for transport in transports() {
+        let client = rig.connect(transport);
+        let result: Result<(), StoreError> = block_on(async {
+            let puts: Vec<_> =
+                (0..100_u32).map(|n| client.start_put(&n.to_ne_bytes(), b"value", None)).collect();
+            for put in puts {
+                put.await?;
+            }
+            let gets: Vec<_> = (0..100_u32).map(|n| client.start_get(&n.to_ne_bytes())).collect();
+            for get in gets {
+                assert_eq!(get.await?.as_deref(), Some(&b"value"[..]));
+            }
+            assert!(client.start_delete(&7_u32.to_ne_bytes()).await?);
+            assert!(!client.start_delete(&7_u32.to_ne_bytes()).await?);
+            Ok(())
+        });
+        result.unwrap();
+    }
+}
+
+#[test]
+fn answers_are_taken_in_any_order() {
+    let rig = Rig::new();
+    for transport in transports() {
+        let client = rig.connect(transport);
+        // More than may be under way: the later ones wait for room.
+        let mut puts: Vec<_> =
+            (0..3000_u32).map(|n| client.start_put(&n.to_ne_bytes(), &[1; 100], None)).collect();
+        while let Some(put) = puts.pop() {
+            put.wait().unwrap();
+        }
+        let mut gets: Vec<_> = (0..3000_u32).map(|n| client.start_get(&n.to_ne_bytes())).collect();
+        while let Some(get) = gets.pop() {
+            assert_eq!(get.wait().unwrap(), Some(vec![1; 100]));
+        }
+        // What nobody waits for is done all the same.
+        (0..100_u32).for_each(|n| drop(client.start_delete(&n.to_ne_bytes())));
+        // The server takes calls in order; a one-sided read does not wait for them.
+        assert_eq!(client.counts().unwrap().keys, 2900);
+        assert_eq!(client.start_get(&0_u32.to_ne_bytes()).wait().unwrap(), None);
+        rig.store.clear().unwrap();
+    }
+}
+
+#[test]
+fn threads_share_a_client() {
+    let rig = Rig::new();
+    for transport in transports() {
+        let client = rig.connect(transport);
+        std::thread::scope(|scope| {
+            for thread in 0..4_u32 {
+                let client = &client;
+                scope.spawn(move || {
+                    for n in 0..300_u32 {
+                        let key = [thread, n].map(u32::to_ne_bytes).concat();
+                        client.put(&key, &key).unwrap();
+                        assert_eq!(client.get(&key).unwrap(), Some(key));
+                    }
+                });
+            }
+        });
+    }
+}

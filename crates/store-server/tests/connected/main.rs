@@ -1,0 +1,9 @@
+//! Clients that attach to a server: `caravan_store::ConnectedStore`, mapped and over TCP.
+
+mod children;
+mod futures;
+mod hostile;
+mod hunter;
+mod model;
+mod operations;
+mod rig;

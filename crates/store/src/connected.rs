@@ -1,0 +1,338 @@
+//! A store as another process, or another host, uses it.
+//!
+//! A client reads memory itself where it can, and never writes any: what it changes, it asks a server for in one call.
+//! So it holds no lock, and may end anywhere.
+
+mod address;
+mod attach;
+mod board;
+mod lookup;
+mod one_sided;
+mod pending;
+mod places;
+mod transaction;
+mod waiting;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use caravan_fabric::contract::Provider;
+
+use self::board::{CallBoard, CallOutcome};
+use self::waiting::SharedCalls;
+use crate::calls::{FoundKey, RequestKind, append_put, decode_counts, decode_scan};
+use crate::entry::{EntryHead, KeyVersion, ObjectAddress, ScanCursor, StoreCounts, StoreEntry};
+use crate::error::StoreError;
+use crate::image::{check_key, check_value};
+use crate::limits;
+use crate::reader::Reader;
+use crate::store::Store;
+
+pub use address::{ConnectOptions, socket_folder};
+pub use attach::ATTACH_VERSION;
+pub(crate) use attach::StoreGreeting;
+pub use pending::Pending;
+pub use transaction::ConnectedTransaction;
+
+/// How many lookups `get_many` has under way.
+const GET_MANY: usize = 64;
+
+/// How a client reads a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum StoreTransport {
+    /// By plain loads from mapped memory of the same host.
+    Mapped,
+    /// By one-sided reads of an RDMA device.
+    Rdma,
+    /// By one-sided reads over a TCP connection, which a thread of the server's process serves.
+    Tcp,
+}
+
+impl StoreTransport {
+    /// Returns the name that users see.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Mapped => "mapped",
+            Self::Rdma => "rdma",
+            Self::Tcp => "tcp",
+        }
+    }
+}
+
+/// A store that a server of this or another host has, with the methods of [`Store`]. Threads share it by
+/// reference; each takes the others' answers off the link while it waits for its own.
+///
+/// If the connection breaks, reads are repeated over a new one, for [`limits::RECONNECT_WAIT`]; a write returns
+/// [`StoreError::Disconnected`], as nobody knows whether it was done.
+///
+/// Values are of the moment of the call, as in [`Store`]. `caravan_store_server` has the other side; its tests and
+/// `docs/store.md` show both together.
+#[derive(Debug)]
+pub struct ConnectedStore {
+    shared: Arc<SharedCalls>,
+    mapped: Option<Reader>,
+    transport: StoreTransport,
+}
+
+impl Store {
+    /// Connects to the store of a server: `unix:PATH`, `HOST:PORT`, or the name of a store of this host and user.
+    /// Blocks.
+    ///
+    /// ```no_run
+    /// use caravan_store::Store;
+    ///
+    /// let store = Store::connect("cache")?;
+    /// store.put(b"colour", b"blue")?;
+    /// assert_eq!(store.get(b"colour")?.as_deref(), Some(&b"blue"[..]));
+    /// # Ok::<(), caravan_store::StoreError>(())
+    /// ```
+    pub fn connect(options: impl Into<ConnectOptions>) -> Result<ConnectedStore, StoreError> {
+        ConnectedStore::connect(options.into())
+    }
+}
+
+impl ConnectedStore {
+    fn connect(options: ConnectOptions) -> Result<Self, StoreError> {
+        let (shared, memory) = SharedCalls::connect(options)?;
+        let provider = shared.with_board(|board| board.link.as_ref().map(|link| link.provider()));
+        let transport = match provider {
+            Some(Provider::Shm) => StoreTransport::Mapped,
+            Some(Provider::Rdma) => StoreTransport::Rdma,
+            _ => StoreTransport::Tcp,
+        };
+        Ok(Self { shared: Arc::new(shared), mapped: memory.map(Reader::open).transpose()?, transport })
+    }
+
+    /// Returns how this client reads.
+    pub fn transport(&self) -> StoreTransport {
+        self.transport
+    }
+
+    /// Returns the number of one-sided reads that were started.
+    pub fn one_sided_reads(&self) -> u64 {
+        self.shared.with_board(|board| board.reads.as_ref().map_or(0, |reads| reads.started))
+    }
+
+    fn call<T>(
+        &self,
+        kind: RequestKind,
+        body: impl FnOnce(&mut Vec<u8>),
+        decode: pending::Decode<T>,
+    ) -> Pending<T> {
+        self.started(|board| board.start(kind, body), decode)
+    }
+
+    fn started<T>(
+        &self,
+        start: impl FnOnce(&mut CallBoard) -> u32,
+        decode: pending::Decode<T>,
+    ) -> Pending<T> {
+        match self.shared.start(start) {
+            Ok(call) => Pending::call(&self.shared, call, decode),
+            Err(error) => Pending::ready(Err(error)),
+        }
+    }
+
+    /// Repeats an operation without effects over new connections.
+    fn repeated<T>(&self, mut operation: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
+        let begin = Instant::now();
+        loop {
+            match operation() {
+                Err(StoreError::Disconnected) if begin.elapsed() < limits::RECONNECT_WAIT => {}
+                result => return result,
+            }
+        }
+    }
+
+    fn start_found<T>(&self, key: &[u8], decode: pending::Decode<T>) -> Pending<T> {
+        if let Err(error) = check_key(key) {
+            return Pending::ready(Err(error));
+        }
+        let hash = twox_hash::XxHash3_64::oneshot_with_seed(self.shared.greeting.hash_seed, key);
+        self.started(|board| board.start_lookup(hash, key), decode)
+    }
+
+    /// Sends what was started and not waited for yet.
+    pub fn flush(&self) {
+        self.shared.flush();
+    }
+
+    /// Starts a [`get`](Self::get). Where memory is mapped, it is done at once.
+    pub fn start_get(&self, key: &[u8]) -> Pending<Option<Vec<u8>>> {
+        match &self.mapped {
+            Some(reader) => Pending::ready(reader.get(key)),
+            None => self.start_found(key, |outcome| Ok(entry_of(outcome)?.map(|entry| entry.value))),
+        }
+    }
+
+    /// Starts a [`put_until`](Self::put_until).
+    pub fn start_put(&self, key: &[u8], value: &[u8], expires_at_ms: Option<u64>) -> Pending<()> {
+        if let Err(error) = check_key(key).and_then(|()| check_value(value)) {
+            return Pending::ready(Err(error));
+        }
+        self.call(
+            RequestKind::Put,
+            |to| append_put(to, key, value, expires_at_ms),
+            |outcome| body(outcome).map(drop),
+        )
+    }
+
+    /// Starts a [`delete`](Self::delete).
+    pub fn start_delete(&self, key: &[u8]) -> Pending<bool> {
+        if let Err(error) = check_key(key) {
+            return Pending::ready(Err(error));
+        }
+        self.call(
+            RequestKind::Delete,
+            |to| to.extend_from_slice(key),
+            |outcome| match body(outcome)?[..] {
+                [existed] => Ok(existed != 0),
+                _ => Err(StoreError::Protocol("the answer to a deletion is malformed")),
+            },
+        )
+    }
+
+    /// Returns the value of `key`.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+        match &self.mapped {
+            Some(reader) => reader.get(key),
+            None => self.repeated(|| self.start_get(key).wait()),
+        }
+    }
+
+    /// Appends the value of `key` to `value`, and returns the version and expiry.
+    pub fn get_into(&self, key: &[u8], value: &mut Vec<u8>) -> Result<Option<EntryHead>, StoreError> {
+        if let Some(reader) = &self.mapped {
+            return reader.get_into(key, value);
+        }
+        let entry = self.entry(key)?;
+        Ok(entry.map(|entry| {
+            value.extend_from_slice(&entry.value);
+            entry.head
+        }))
+    }
+
+    /// Returns the value of `key` with its version and expiry.
+    pub fn entry(&self, key: &[u8]) -> Result<Option<StoreEntry>, StoreError> {
+        match &self.mapped {
+            Some(reader) => reader.entry(key),
+            None => self.repeated(|| self.start_found(key, entry_of).wait()),
+        }
+    }
+
+    /// Returns the version and expiry of `key`.
+    pub fn head(&self, key: &[u8]) -> Result<Option<EntryHead>, StoreError> {
+        match &self.mapped {
+            Some(reader) => reader.head(key),
+            None => Ok(self.entry(key)?.map(|entry| entry.head)),
+        }
+    }
+
+    /// Returns the version of `key`, [`KeyVersion::ABSENT`] if there is no such key.
+    pub fn version(&self, key: &[u8]) -> Result<KeyVersion, StoreError> {
+        Ok(self.head(key)?.map_or(KeyVersion::ABSENT, |head| head.version))
+    }
+
+    /// Looks up all `keys`, and calls `each` with the index of each key and its value, in order. Each value is read on
+    /// its own: together they are no snapshot.
+    pub fn get_many<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        mut each: impl FnMut(usize, Option<&[u8]>),
+    ) -> Result<(), StoreError> {
+        if let Some(reader) = &self.mapped {
+            return reader.get_many(keys, each);
+        }
+        for (batch, keys) in keys.chunks(GET_MANY).enumerate() {
+            let started: Vec<_> = keys.iter().map(|key| self.start_get(key.as_ref())).collect();
+            for (index, (key, pending)) in keys.iter().zip(started).enumerate() {
+                let value = match pending.wait() {
+                    Err(StoreError::Disconnected) => self.get(key.as_ref())?,
+                    value => value?,
+                };
+                each(batch * GET_MANY + index, value.as_deref());
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the value of `key`, which then never expires.
+    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
+        self.put_until(key, value, None)
+    }
+
+    /// Sets the value of `key`, which expires when the store's clock reaches `expires_at_ms`.
+    pub fn put_until(&self, key: &[u8], value: &[u8], expires_at_ms: Option<u64>) -> Result<(), StoreError> {
+        self.start_put(key, value, expires_at_ms).wait()
+    }
+
+    /// Deletes `key`, and returns whether it existed.
+    pub fn delete(&self, key: &[u8]) -> Result<bool, StoreError> {
+        self.start_delete(key).wait()
+    }
+
+    /// Allocates an object of `bytes` zero bytes, if possible in the same block of memory as `near`.
+    pub fn alloc(&self, bytes: usize, near: Option<ObjectAddress>) -> Result<ObjectAddress, StoreError> {
+        crate::image::check_length(bytes)?;
+        let zeroes = vec![0; bytes];
+        self.transaction(|tx| tx.alloc(&zeroes, near))
+    }
+
+    /// Returns the bytes of the object at `address`.
+    pub fn read(&self, address: ObjectAddress) -> Result<Vec<u8>, StoreError> {
+        match &self.mapped {
+            Some(reader) => reader.read(address),
+            None => Ok(self.repeated(|| self.found_object(address))?.bytes),
+        }
+    }
+
+    /// Returns some keys and where to go on, as [`Store::scan`] does.
+    pub fn scan(
+        &self,
+        cursor: ScanCursor,
+        count: usize,
+        mut each: impl FnMut(&[u8]),
+    ) -> Result<ScanCursor, StoreError> {
+        if let Some(reader) = &self.mapped {
+            return reader.scan(cursor, count, each);
+        }
+        let count = count.min(limits::SCAN_KEYS_MAX) as u32;
+        let append = |to: &mut Vec<u8>| {
+            to.extend_from_slice(&cursor.to_u64().to_be_bytes());
+            to.extend_from_slice(&count.to_be_bytes());
+        };
+        let answer = self.repeated(|| self.call(RequestKind::Scan, append, body).wait())?;
+        decode_scan(&answer, &mut each).ok_or(StoreError::Protocol("the answer to a scan is malformed"))
+    }
+
+    /// Returns the counters of the store.
+    pub fn counts(&self) -> Result<StoreCounts, StoreError> {
+        let answer = self.repeated(|| self.call(RequestKind::Stat, |_| (), body).wait())?;
+        decode_counts(&answer).ok_or(StoreError::Protocol("the counters are malformed"))
+    }
+}
+
+/// Returns the body of a reply.
+fn body(outcome: CallOutcome) -> Result<Vec<u8>, StoreError> {
+    match outcome {
+        CallOutcome::Body(body) => Ok(body),
+        CallOutcome::Failed(error) => Err(error),
+        CallOutcome::Found(_) => Err(StoreError::Protocol("an answer is of another kind than expected")),
+    }
+}
+
+/// Returns what a lookup has found.
+fn found(outcome: CallOutcome) -> Result<FoundKey, StoreError> {
+    match outcome {
+        CallOutcome::Found(found) => Ok(found),
+        CallOutcome::Failed(error) => Err(error),
+        CallOutcome::Body(body) => {
+            FoundKey::decode(&body).ok_or(StoreError::Protocol("a found key is malformed"))
+        }
+    }
+}
+
+fn entry_of(outcome: CallOutcome) -> Result<Option<StoreEntry>, StoreError> {
+    Ok(found(outcome)?.entry.map(|(head, value)| StoreEntry { value, head }))
+}

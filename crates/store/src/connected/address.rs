@@ -1,0 +1,136 @@
+//! Where a store is, and how a client connects to it.
+
+use std::fmt;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use crate::error::StoreError;
+
+/// Where a store is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum StoreAddress {
+    /// The path of a UNIX socket.
+    Socket(PathBuf),
+    /// A host and a port.
+    Host(String),
+}
+
+impl StoreAddress {
+    /// Parses `unix:PATH`, `HOST:PORT`, or the name of a store of this host and user.
+    pub(crate) fn parse(text: &str) -> Result<Self, StoreError> {
+        let wrong = || StoreError::Address(text.to_owned());
+        if let Some(path) = text.strip_prefix("unix:") {
+            return if path.is_empty() { Err(wrong()) } else { Ok(Self::Socket(path.into())) };
+        }
+        if let Some((host, port)) = text.rsplit_once(':') {
+            let is_port = port.parse::<u16>().is_ok_and(|port| port != 0);
+            return if is_port && !host.is_empty() { Ok(Self::Host(text.to_owned())) } else { Err(wrong()) };
+        }
+        if text.is_empty() || text.contains(['/', '\0']) {
+            return Err(wrong());
+        }
+        let socket = socket_of(text);
+        socket
+            .map(Self::Socket)
+            .map_err(|source| StoreError::Unreachable { address: text.to_owned(), source })
+    }
+}
+
+impl fmt::Display for StoreAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Socket(path) => {
+                write!(f, "unix:{}", caravan_segment::printable(path.as_os_str().as_encoded_bytes()))
+            }
+            Self::Host(host) => f.write_str(&caravan_segment::printable(host)),
+        }
+    }
+}
+
+/// Returns the folder of the sockets of this user's stores: `$XDG_RUNTIME_DIR/caravan`, or else a folder in /tmp.
+pub fn socket_folder() -> PathBuf {
+    match std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| Path::new(folder).is_dir()) {
+        Some(folder) => Path::new(&folder).join("caravan"),
+        None => PathBuf::from(format!("/tmp/caravan-{}", rustix::process::getuid().as_raw())),
+    }
+}
+
+/// Returns the path of the socket of the store with this name, in [`socket_folder`], which is made if it is not
+/// there.
+fn socket_of(name: &str) -> io::Result<PathBuf> {
+    let folder = socket_folder();
+    match std::fs::DirBuilder::new().mode(0o700).create(&folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    // Another user may have made it first, in /tmp.
+    let found = std::fs::symlink_metadata(&folder)?;
+    if !found.is_dir() || found.uid() != rustix::process::getuid().as_raw() || found.mode() & 0o022 != 0 {
+        return Err(io::Error::other(format!(
+            "{} is not a folder that only this user can write; name a socket elsewhere, with unix:PATH",
+            folder.display()
+        )));
+    }
+    Ok(folder.join(format!("{name}.sock")))
+}
+
+/// What a client connects with. `&str` converts into it.
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ConnectOptions {
+    /// The address: `unix:PATH`, `HOST:PORT`, or the name of a store of this host and user.
+    pub address: String,
+    /// The password of the store, if it has one.
+    pub password: Option<Vec<u8>>,
+}
+
+impl ConnectOptions {
+    /// Returns the options for a store without a password.
+    pub fn new(address: impl Into<String>) -> Self {
+        Self { address: address.into(), password: None }
+    }
+
+    /// Sets the password.
+    pub fn password(mut self, password: impl Into<Vec<u8>>) -> Self {
+        self.password = Some(password.into());
+        self
+    }
+}
+
+impl From<&str> for ConnectOptions {
+    fn from(address: &str) -> Self {
+        Self::new(address)
+    }
+}
+
+impl From<String> for ConnectOptions {
+    fn from(address: String) -> Self {
+        Self::new(address)
+    }
+}
+
+impl fmt::Debug for ConnectOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConnectOptions").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_told_apart() {
+        let parsed = |text: &str| StoreAddress::parse(text).ok();
+        assert_eq!(parsed("unix:/run/a:b"), Some(StoreAddress::Socket("/run/a:b".into())));
+        assert_eq!(parsed("[::1]:6379"), Some(StoreAddress::Host("[::1]:6379".to_owned())));
+        assert_eq!(parsed("host:6379"), Some(StoreAddress::Host("host:6379".to_owned())));
+        for wrong in ["", "unix:", "host:", "host:0", "host:70000", ":6379", "a/b"] {
+            assert!(matches!(StoreAddress::parse(wrong), Err(StoreError::Address(_))), "{wrong}");
+        }
+        // A name, in a folder of this user's.
+        let Some(StoreAddress::Socket(path)) = parsed("cache") else { panic!("a name is an address") };
+        assert_eq!(path, socket_folder().join("cache.sock"));
+    }
+}

@@ -1,0 +1,348 @@
+//! The calls and lookups of one client that are under way on its link. Nothing here waits.
+
+use std::task::Waker;
+use std::time::Instant;
+
+use caravan_fabric::contract::{Armed, Completion};
+use caravan_fabric::{Error as FabricError, Link};
+
+use super::lookup::{KeyLookup, LookupStep};
+use super::one_sided::{OneSidedReads, RunningRead};
+use crate::calls::{CallRecord, DONE, FoundKey, RequestKind, append_record, decode_error};
+use crate::commit::UnitKind;
+use crate::error::StoreError;
+use crate::limits;
+
+/// What came of a call.
+#[derive(Debug)]
+pub(crate) enum CallOutcome {
+    /// The server's reply.
+    Body(Vec<u8>),
+    /// What one-sided reads have found.
+    Found(FoundKey),
+    /// An error of the server, or the end of the connection.
+    Failed(StoreError),
+}
+
+/// A call, from its start until its outcome is taken.
+#[derive(Debug)]
+enum CallState {
+    Free,
+    UnderWay {
+        waker: Option<Waker>,
+        /// Nobody will take the outcome.
+        is_abandoned: bool,
+        lookup: Option<Box<(KeyLookup, Option<RunningRead>)>>,
+    },
+    Ended(CallOutcome),
+}
+
+/// The calls under way.
+///
+/// Invariants: `under_way` calls are `UnderWay`, at most `limits::CALLS_MAX`; numbers in `free` are of `Free` ones;
+/// without a link none is under way.
+#[derive(Debug)]
+pub(crate) struct CallBoard {
+    pub(crate) link: Option<Link>,
+    pub(crate) reads: Option<OneSidedReads>,
+    calls: Vec<CallState>,
+    free: Vec<u32>,
+    under_way: usize,
+    input: Vec<u8>,
+    output: Vec<u8>,
+    /// The bytes of `output` that are in the link.
+    sent: usize,
+    /// One-sided reads were posted and not started.
+    has_posted: bool,
+    done: Vec<Completion>,
+    spare: Vec<u8>,
+    /// The call that asks for further regions, and when one was last asked.
+    regions: (Option<u32>, Option<Instant>),
+}
+
+impl CallBoard {
+    pub(crate) fn new() -> Self {
+        Self {
+            link: None,
+            reads: None,
+            calls: Vec::new(),
+            free: Vec::new(),
+            under_way: 0,
+            input: Vec::new(),
+            output: Vec::new(),
+            sent: 0,
+            has_posted: false,
+            done: Vec::new(),
+            spare: Vec::new(),
+            regions: (None, None),
+        }
+    }
+
+    /// Begins to use a link.
+    pub(crate) fn attach(&mut self, link: Link, reads: Option<OneSidedReads>) {
+        (self.link, self.reads) = (Some(link), reads);
+        if self.reads.is_some() {
+            self.ask_for_regions();
+        }
+    }
+
+    /// Ends the link, and all calls under way with it.
+    pub(crate) fn detach(&mut self) {
+        (self.link, self.reads, self.regions) = (None, None, (None, None));
+        (self.sent, self.has_posted) = (0, false);
+        self.input.clear();
+        self.output.clear();
+        for call in 0..self.calls.len() as u32 {
+            self.end_call(call, || CallOutcome::Failed(StoreError::Disconnected));
+        }
+    }
+
+    /// True if a further call may start.
+    pub(crate) fn has_room(&self) -> bool {
+        self.under_way < limits::CALLS_MAX && self.output.len() - self.sent < limits::CALLS_WAITING_BYTES
+    }
+
+    /// Starts a call, and returns its number. It is sent by [`flush`](Self::flush).
+    pub(crate) fn start(&mut self, kind: RequestKind, body: impl FnOnce(&mut Vec<u8>)) -> u32 {
+        let call = self.enter(None);
+        append_record(&mut self.output, call, kind as u16, body);
+        call
+    }
+
+    /// Starts to look a key up, by one-sided reads or by a call, and returns its number.
+    pub(crate) fn start_lookup(&mut self, hash: u64, key: &[u8]) -> u32 {
+        let under_way = self.under_way;
+        let Some(reads) = self.reads.as_ref().filter(|reads| reads.is_worth_it(under_way)) else {
+            return self.start(RequestKind::Get, |to| to.extend_from_slice(key));
+        };
+        let mut lookup = KeyLookup::new(hash, key);
+        let step = lookup.begin(&reads.places);
+        let call = self.enter(Some(Box::new((lookup, None))));
+        self.follow(call, step);
+        call
+    }
+
+    fn enter(&mut self, lookup: Option<Box<(KeyLookup, Option<RunningRead>)>>) -> u32 {
+        self.under_way += 1;
+        let state = CallState::UnderWay { waker: None, is_abandoned: false, lookup };
+        if let Some(call) = self.free.pop() {
+            self.calls[call as usize] = state;
+            return call;
+        }
+        self.calls.push(state);
+        self.calls.len() as u32 - 1
+    }
+
+    /// Takes the outcome of a call that has ended; `None` if it has not. Its number is free then.
+    pub(crate) fn take(&mut self, call: u32) -> Option<CallOutcome> {
+        let state = self.calls.get_mut(call as usize)?;
+        if !matches!(state, CallState::Ended(_)) {
+            return None;
+        }
+        let CallState::Ended(outcome) = std::mem::replace(state, CallState::Free) else { return None };
+        self.free.push(call);
+        Some(outcome)
+    }
+
+    /// Has `waker` called when a call ends. `waker` replaces the one of before.
+    pub(crate) fn wake(&mut self, call: u32, new: &Waker) {
+        if let Some(CallState::UnderWay { waker, .. }) = self.calls.get_mut(call as usize) {
+            match waker {
+                Some(waker) => waker.clone_from(new),
+                None => *waker = Some(new.clone()),
+            }
+        }
+    }
+
+    /// Says that nobody will take the outcome of a call.
+    pub(crate) fn abandon(&mut self, call: u32) {
+        match self.calls.get_mut(call as usize) {
+            Some(CallState::UnderWay { is_abandoned, waker, .. }) => (*is_abandoned, *waker) = (true, None),
+            Some(CallState::Ended(_)) => drop(self.take(call)),
+            _ => {}
+        }
+    }
+
+    /// True if any call is under way.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.under_way > 0
+    }
+
+    fn end_call(&mut self, call: u32, outcome: impl FnOnce() -> CallOutcome) {
+        let Some(state) = self.calls.get_mut(call as usize) else { return };
+        let CallState::UnderWay { waker, is_abandoned, .. } = state else { return };
+        self.under_way -= 1;
+        if *is_abandoned {
+            *state = CallState::Free;
+            self.free.push(call);
+            return;
+        }
+        let waker = waker.take();
+        *state = CallState::Ended(outcome());
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    /// Sends what can be sent, and starts one-sided reads.
+    pub(crate) fn flush(&mut self) -> Result<(), StoreError> {
+        let Some(link) = &mut self.link else { return Ok(()) };
+        if std::mem::take(&mut self.has_posted) {
+            link.start()?;
+        }
+        if self.sent == self.output.len() {
+            return Ok(());
+        }
+        loop {
+            let bytes = link.append(&self.output[self.sent..])?;
+            self.sent += bytes;
+            if self.sent == self.output.len() {
+                self.output.clear();
+                self.sent = 0;
+                break;
+            }
+            // Looks for room that the server has given back meanwhile.
+            if bytes == 0 && link.room()? == 0 {
+                break;
+            }
+        }
+        Ok(link.publish()?)
+    }
+
+    /// Takes what has arrived, and returns whether that was anything.
+    pub(crate) fn receive(&mut self) -> Result<bool, StoreError> {
+        let Some(link) = &mut self.link else { return Ok(false) };
+        let mut is_news = false;
+        if self.reads.is_some() {
+            let mut done = std::mem::take(&mut self.done);
+            link.completions(&mut done, usize::MAX)?;
+            is_news |= !done.is_empty();
+            done.drain(..).for_each(|completion| self.completed(completion.context as u32));
+            self.done = done;
+        }
+        let Some(link) = &mut self.link else { return Ok(false) };
+        let unread = link.refresh()?;
+        if unread > 0 {
+            is_news = true;
+            let before = self.input.len();
+            self.input.resize(before + unread, 0);
+            let read = link.read(&mut self.input[before..]);
+            self.input.truncate(before + read);
+            link.release()?;
+            self.replies()?;
+        }
+        Ok(is_news)
+    }
+
+    fn replies(&mut self) -> Result<(), StoreError> {
+        let input = std::mem::take(&mut self.input);
+        let mut taken = 0;
+        let result = loop {
+            match CallRecord::split(&input[taken..]) {
+                Ok(Some((record, bytes))) => {
+                    taken += bytes;
+                    if let Err(error) = self.reply(record) {
+                        break Err(error);
+                    }
+                }
+                Ok(None) => break Ok(()),
+                Err(error) => break Err(StoreError::Protocol(error.0)),
+            }
+        };
+        self.input = input;
+        self.input.drain(..taken);
+        result
+    }
+
+    fn reply(&mut self, record: CallRecord<'_>) -> Result<(), StoreError> {
+        let call = record.call;
+        let Some(CallState::UnderWay { lookup, .. }) = self.calls.get_mut(call as usize) else {
+            return Err(StoreError::Protocol("it answers a call that was not made"));
+        };
+        if record.kind != DONE {
+            let error = decode_error(record.kind, record.body);
+            self.end_call(call, || CallOutcome::Failed(error));
+            return Ok(());
+        }
+        if self.regions.0 == Some(call) {
+            self.regions.0 = None;
+            self.end_call(call, || CallOutcome::Body(Vec::new()));
+            let (Some(link), Some(reads)) = (&mut self.link, &mut self.reads) else { return Ok(()) };
+            return reads.borrow(link, record.body);
+        }
+        let Some(lookup) = lookup.take() else {
+            self.end_call(call, || CallOutcome::Body(record.body.to_vec()));
+            return Ok(());
+        };
+        let found = FoundKey::decode(record.body).ok_or(StoreError::Protocol("a found key is malformed"))?;
+        self.learn(lookup.0.hash, &found);
+        self.end_call(call, || CallOutcome::Found(found));
+        Ok(())
+    }
+
+    /// Learns where a key lies.
+    fn learn(&mut self, hash: u64, found: &FoundKey) {
+        let (Some(reads), Some(hint)) = (&mut self.reads, &found.hint) else { return };
+        let object = (found.read.kind == UnitKind::Object).then_some(found.read.place);
+        reads.places.learn(hash, hint, object);
+        if object.is_some_and(|place| !reads.reaches(place)) {
+            self.ask_for_regions();
+        }
+    }
+
+    fn ask_for_regions(&mut self) {
+        let is_early = self.regions.1.is_some_and(|asked| asked.elapsed() < limits::REGIONS_INTERVAL);
+        if let (Some(reads), None, false) = (&self.reads, self.regions.0, is_early) {
+            let known = reads.known();
+            let call = self.start(RequestKind::Regions, |to| to.extend_from_slice(&known.to_be_bytes()));
+            self.abandon(call);
+            self.regions = (Some(call), Some(Instant::now()));
+        }
+    }
+
+    /// A one-sided read of a lookup has completed.
+    fn completed(&mut self, call: u32) {
+        let (Some(link), Some(reads)) = (&mut self.link, &mut self.reads) else { return };
+        let Some(CallState::UnderWay { lookup: Some(lookup), .. }) = self.calls.get_mut(call as usize) else {
+            return;
+        };
+        let (lookup, running) = &mut **lookup;
+        let Some(read) = running else { return };
+        if !reads.completed(link, call, read) {
+            self.has_posted = true;
+            return;
+        }
+        let then = reads.take(link, read, &mut self.spare);
+        let step = lookup.step(&mut self.spare, then, &mut reads.places);
+        self.follow(call, step);
+    }
+
+    /// Takes the next step of a lookup.
+    fn follow(&mut self, call: u32, step: LookupStep) {
+        let (Some(link), Some(reads)) = (&mut self.link, &mut self.reads) else { return };
+        let Some(CallState::UnderWay { lookup: Some(lookup), .. }) = self.calls.get_mut(call as usize) else {
+            return;
+        };
+        let (lookup, running) = &mut **lookup;
+        let before = running.take();
+        if let LookupStep::Read(read) = step {
+            *running = reads.begin(link, call, read, before.map(|read| read.room()));
+            if running.is_some() {
+                self.has_posted = true;
+                return;
+            }
+            // The room is free already.
+        } else if let Some(read) = before {
+            reads.free(&read);
+        }
+        if let LookupStep::Found(found) = step {
+            return self.end_call(call, || CallOutcome::Found(found));
+        }
+        let key = lookup.key().to_vec();
+        append_record(&mut self.output, call, RequestKind::Get as u16, |to| to.extend_from_slice(&key));
+    }
+
+    /// Announces that this side is about to wait.
+    pub(crate) fn arm(&mut self) -> Result<Armed, FabricError> {
+        let room = usize::from(self.sent < self.output.len());
+        self.link.as_mut().map_or(Ok(Armed::LookAgain), |link| link.arm(room))
+    }
+}

@@ -1,0 +1,81 @@
+//! Operations that have been started.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use super::board::CallOutcome;
+use super::waiting::SharedCalls;
+use crate::error::StoreError;
+
+/// An operation that has been started: [`wait`](Self::wait) for its result, or await it in any runtime. It is sent
+/// at the latest when any operation of its store is waited for or awaited. Dropping it does not undo
+/// the operation.
+#[must_use = "an operation is sent when it is waited for; its result says whether it was done"]
+pub struct Pending<T> {
+    state: PendingState<T>,
+}
+
+enum PendingState<T> {
+    Ready(Option<Result<T, StoreError>>),
+    Call { shared: Arc<SharedCalls>, call: u32, decode: Decode<T> },
+    Taken,
+}
+
+/// Makes the result of an operation of the outcome of its call.
+pub(crate) type Decode<T> = fn(CallOutcome) -> Result<T, StoreError>;
+
+impl<T> Pending<T> {
+    pub(crate) fn ready(result: Result<T, StoreError>) -> Self {
+        Self { state: PendingState::Ready(Some(result)) }
+    }
+
+    pub(crate) fn call(shared: &Arc<SharedCalls>, call: u32, decode: Decode<T>) -> Self {
+        Self { state: PendingState::Call { shared: Arc::clone(shared), call, decode } }
+    }
+
+    /// Waits for the result.
+    pub fn wait(mut self) -> Result<T, StoreError> {
+        match std::mem::replace(&mut self.state, PendingState::Taken) {
+            PendingState::Ready(result) => result.unwrap_or(Err(StoreError::Disconnected)),
+            PendingState::Call { shared, call, decode } => decode(shared.wait(|board| board.take(call))),
+            PendingState::Taken => Err(StoreError::Disconnected),
+        }
+    }
+}
+
+impl<T: Unpin> Future for Pending<T> {
+    type Output = Result<T, StoreError>;
+
+    /// Panics, as other futures do, if it is polled again after it was ready.
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.state {
+            PendingState::Ready(result) => Poll::Ready(result.take().expect("polled after it was ready")),
+            PendingState::Call { shared, call, decode } => match shared.poll(*call, context.waker()) {
+                Some(outcome) => {
+                    let result = decode(outcome);
+                    self.state = PendingState::Ready(None);
+                    Poll::Ready(result)
+                }
+                None => Poll::Pending,
+            },
+            PendingState::Taken => Poll::Pending,
+        }
+    }
+}
+
+impl<T> Drop for Pending<T> {
+    fn drop(&mut self) {
+        if let PendingState::Call { shared, call, .. } = &self.state {
+            shared.abandon(*call);
+        }
+    }
+}
+
+impl<T> fmt::Debug for Pending<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pending").finish_non_exhaustive()
+    }
+}
