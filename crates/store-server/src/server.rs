@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use caravan_segment::printable;
 use caravan_store::{Eviction, Store};
@@ -13,9 +14,12 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, SocketAddrAny, SocketFlags, acceptfrom_with, send};
 
+use crate::balance;
+use crate::connection::StoreConnection;
 use crate::error::ServeError;
 use crate::limits;
 use crate::listen::{UnixListening, listen_tcp};
+use crate::session::Session;
 use crate::state::{ServerFacts, ServerState, count};
 use crate::worker::{StoreWorker, Tell, WorkerPost, unix_ms};
 
@@ -114,9 +118,9 @@ impl StoreServer {
 
     fn spawn(&mut self, unix: UnixListening, tcp: Option<OwnedFd>, tell: &Tell) -> Result<(), ServeError> {
         let thread = |name: String| std::thread::Builder::new().name(name);
-        for (index, post) in self.posts.iter().enumerate() {
+        for index in 0..self.posts.len() {
             let worker =
-                StoreWorker::new(Arc::clone(post), Arc::clone(&self.state), Arc::clone(tell), index == 0)?;
+                StoreWorker::new(index, self.posts.clone(), Arc::clone(&self.state), Arc::clone(tell))?;
             let spawned = thread(format!("store-{index}")).spawn(move || worker.serve());
             self.workers.push(spawned.map_err(ServeError::system("start a thread"))?);
         }
@@ -208,9 +212,10 @@ impl Acceptor {
             }
             None => format!("{}:0", printable(&self.state.facts.socket)),
         };
-        if let Some(post) = self.posts.iter().min_by_key(|post| connections(post)) {
-            post.hand_over(socket, address);
-        }
+        let session = Session::new(Arc::clone(&self.state), address, unix_ms());
+        let connection = StoreConnection::new(socket, session, Instant::now());
+        // A server that ends takes nobody.
+        let _ = self.posts[balance::place(&balance::loads(&self.posts))].hand_over(vec![connection]);
     }
 }
 
