@@ -34,6 +34,8 @@ pub struct Session {
     pub(crate) now_ms: u64,
     /// How long the next request waits (DEBUG SLEEP).
     pub(crate) pause: Duration,
+    /// The command that the list of clients names.
+    noted: &'static str,
     is_closing: bool,
     parser: RequestParser,
 }
@@ -65,6 +67,7 @@ impl Session {
             watched: Vec::new(),
             now_ms,
             pause: Duration::ZERO,
+            noted: "",
             is_closing: false,
             parser: RequestParser::default(),
         }
@@ -186,8 +189,12 @@ impl Session {
         Ok(spec)
     }
 
-    fn note(&self, spec: &'static CommandSpec) {
-        self.entry.card.notes().command = spec.name;
+    fn note(&mut self, spec: &'static CommandSpec) {
+        // Most commands follow their like; those take no lock.
+        if self.noted != spec.name {
+            self.noted = spec.name;
+            self.entry.card.notes().command = spec.name;
+        }
     }
 
     fn fail(&mut self, error: &CommandError) {
@@ -218,9 +225,8 @@ impl Session {
             CommandCall::Session(call) => call(self, words),
             CommandCall::Lone(call, _) => call(&self.state.store, words, &mut self.reply),
             CommandCall::Keys(call) => {
-                let store = Arc::clone(&self.state.store);
                 let (reply, now_ms) = (&mut self.reply, self.now_ms);
-                store.transaction(|tx| {
+                self.state.store.transaction(|tx| {
                     reply.go_back(mark);
                     call(&mut KeyCommand { tx, words, reply, now_ms, mark, name: spec.name })
                 })
