@@ -25,6 +25,7 @@ mod transaction;
 mod upkeep;
 mod view;
 mod words;
+mod writes;
 
 pub use entry::{EntryHead, KeyVersion, ObjectAddress, ScanCursor, StoreCounts, StoreEntry};
 pub use error::StoreError;

@@ -18,6 +18,7 @@ use crate::limits::{READ_ATTEMPTS, TRANSACTION_OPERATIONS_MAX};
 use crate::owner::StoreCore;
 use crate::table::LocatedKey;
 use crate::view::StoreView;
+use crate::writes::KeyWrite;
 
 /// What the body of [`Store::transaction`](crate::Store::transaction) reads and writes by.
 #[derive(Debug)]
@@ -156,7 +157,7 @@ impl<'s> Transaction<'s> {
     /// yet ([`KeyVersion::ABSENT`]).
     pub fn entry(&mut self, key: &[u8]) -> Result<Option<StoreEntry>, StoreError> {
         match self.writes.keys.get(key) {
-            Some(image) => Ok(image.as_ref().map(|image| {
+            Some(write) => Ok(write.image().map(|image| {
                 let head = EntryHead { version: KeyVersion::ABSENT, expires_at_ms: image.expires_at_ms() };
                 StoreEntry { value: image.value(key.len()).to_vec(), head }
             })),
@@ -189,21 +190,21 @@ impl<'s> Transaction<'s> {
     ) -> Result<(), StoreError> {
         let image = ObjectImage::of_key(key, value, expires_at_ms)?;
         self.check_size()?;
-        self.writes.keys.insert(key.to_vec(), Some(image));
+        self.writes.keys.insert(KeyWrite::Put(image));
         Ok(())
     }
 
     /// Deletes `key`, and returns whether it existed.
     pub fn delete(&mut self, key: &[u8]) -> Result<bool, StoreError> {
         let existed = match self.writes.keys.get(key) {
-            Some(image) => image.is_some(),
+            Some(write) => write.image().is_some(),
             None => {
                 let read = self.snapshot.key(&self.core.view, key, false);
                 self.noted(read)?.is_some()
             }
         };
         self.check_size()?;
-        self.writes.keys.insert(key.to_vec(), None);
+        self.writes.keys.insert(KeyWrite::Delete(key.to_vec()));
         Ok(existed)
     }
 
