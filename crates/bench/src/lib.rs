@@ -23,6 +23,7 @@ mod ring;
 pub mod scratch;
 mod stats;
 mod steps;
+mod store;
 mod usage;
 
 pub use args::{BenchCommand, quantity, ring_bytes, seconds, size};
@@ -39,12 +40,14 @@ pub fn run(bench: &BenchCommand) -> Result<()> {
         BenchCommand::Engine(args) => engine::run(args),
         BenchCommand::Pipe(args) if args.steps => steps::run(args),
         BenchCommand::Pipe(args) => hosts::run(args),
+        BenchCommand::Store(args) => store::run(args),
         BenchCommand::Compare(args) => compare::run(args),
         BenchCommand::Peer { task } => match task {
             PeerTask::Ring(task) => ring::peer(task),
             PeerTask::Engine(task) => engine::peer(task),
             PeerTask::Rdma => rdma::peer(),
             PeerTask::Steps => steps::peer(),
+            PeerTask::Store(task) => store::peer(task),
         },
     }
 }
