@@ -30,14 +30,14 @@ pub(crate) struct HandOver {
 }
 
 /// Returns the worker for a new connection.
-pub(crate) fn place(loads: &[WorkerLoad]) -> usize {
+pub(crate) fn worker_for_new(loads: &[WorkerLoad]) -> usize {
     let has_time = |load: &WorkerLoad| load.busy_percent < SPREAD_BUSY_PERCENT;
     let fewest = || (0..loads.len()).min_by_key(|index| loads[*index].connections);
     loads.iter().position(has_time).or_else(fewest).unwrap_or(0)
 }
 
 /// Returns what the worker `own` should hand over.
-pub(crate) fn plan(own: usize, loads: &[WorkerLoad]) -> Option<HandOver> {
+pub(crate) fn next_hand_over(own: usize, loads: &[WorkerLoad]) -> Option<HandOver> {
     let WorkerLoad { connections, busy_percent } = *loads.get(own)?;
     if busy_percent >= SPREAD_BUSY_PERCENT {
         let others = (0..loads.len()).filter(|index| *index != own);
@@ -103,29 +103,29 @@ mod tests {
 
     #[test]
     fn new_connections_gather_at_the_first_worker_that_has_time() {
-        assert_eq!(place(&loads([(20, 50), (0, 0)])), 0);
-        assert_eq!(place(&loads([(20, 99), (0, 0)])), 1);
-        assert_eq!(place(&loads([(20, 99), (9, 98)])), 1);
-        assert_eq!(place(&loads([(3, 99), (9, 98)])), 0);
+        assert_eq!(worker_for_new(&loads([(20, 50), (0, 0)])), 0);
+        assert_eq!(worker_for_new(&loads([(20, 99), (0, 0)])), 1);
+        assert_eq!(worker_for_new(&loads([(20, 99), (9, 98)])), 1);
+        assert_eq!(worker_for_new(&loads([(3, 99), (9, 98)])), 0);
     }
 
     #[test]
     fn a_worker_without_time_gives_half_of_its_connections_to_an_idle_one() {
         let half = Some(HandOver { to: 2, connections: 10 });
-        assert_eq!(plan(0, &loads([(20, 99), (5, 40), (0, 0)])), half);
-        assert_eq!(plan(0, &loads([(20, 50), (0, 0)])), None, "it has time");
-        assert_eq!(plan(0, &loads([(1, 99), (0, 0)])), None, "there is no half of one");
-        assert_eq!(plan(0, &loads([(20, 99), (20, 60)])), None, "the other one is busy, too");
-        assert_eq!(plan(0, &loads([(20, 99)])), None, "there is no other one");
+        assert_eq!(next_hand_over(0, &loads([(20, 99), (5, 40), (0, 0)])), half);
+        assert_eq!(next_hand_over(0, &loads([(20, 50), (0, 0)])), None, "it has time");
+        assert_eq!(next_hand_over(0, &loads([(1, 99), (0, 0)])), None, "there is no half of one");
+        assert_eq!(next_hand_over(0, &loads([(20, 99), (20, 60)])), None, "the other one is busy, too");
+        assert_eq!(next_hand_over(0, &loads([(20, 99)])), None, "there is no other one");
     }
 
     #[test]
     fn workers_with_little_to_do_become_one_and_busy_ones_stay_apart() {
         let all = Some(HandOver { to: 0, connections: 7 });
-        assert_eq!(plan(1, &loads([(20, 30), (7, 10)])), all);
-        assert_eq!(plan(1, &loads([(20, 50), (7, 49)])), None);
-        assert_eq!(plan(0, &loads([(20, 1), (7, 1)])), None, "one of the two moves, not both");
-        assert_eq!(plan(1, &loads([(20, 1), (0, 0)])), None, "there is nothing to hand over");
+        assert_eq!(next_hand_over(1, &loads([(20, 30), (7, 10)])), all);
+        assert_eq!(next_hand_over(1, &loads([(20, 50), (7, 49)])), None);
+        assert_eq!(next_hand_over(0, &loads([(20, 1), (7, 1)])), None, "one of the two moves, not both");
+        assert_eq!(next_hand_over(1, &loads([(20, 1), (0, 0)])), None, "there is nothing to hand over");
     }
 
     #[test]
@@ -133,11 +133,11 @@ mod tests {
         // One connection takes a whole core, the others nothing.
         let mut connections = [16, 0];
         let mut steps = 0;
-        while let Some(next) = plan(0, &loads([(connections[0], 100), (connections[1], 1)])) {
+        while let Some(next) = next_hand_over(0, &loads([(connections[0], 100), (connections[1], 1)])) {
             connections[0] -= next.connections;
             connections[1] += next.connections;
             steps += 1;
-            assert_eq!(plan(1, &loads([(connections[0], 100), (connections[1], 1)])), None);
+            assert_eq!(next_hand_over(1, &loads([(connections[0], 100), (connections[1], 1)])), None);
         }
         assert_eq!((connections, steps), ([1, 15], 4));
     }

@@ -215,11 +215,51 @@ impl Acceptor {
         let session = Session::new(Arc::clone(&self.state), address, unix_ms());
         let connection = StoreConnection::new(socket, session, Instant::now());
         // A server that ends takes nobody.
-        let _ = self.posts[balance::place(&balance::loads(&self.posts))].hand_over(vec![connection]);
+        let _ = self.posts[balance::worker_for_new(&balance::loads(&self.posts))].hand_over(vec![connection]);
     }
 }
 
 /// Returns the address of this host with this port, for clients of the same host only.
 pub fn local_address(port: u16) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+    use std::time::Duration;
+
+    use caravan_store::StoreOptions;
+
+    use super::*;
+
+    /// The idle second worker gives its connection to the first one, in the middle of a request.
+    #[test]
+    fn a_connection_is_served_on_after_it_was_handed_over() {
+        let path = std::env::temp_dir().join(format!("caravan-hand-over-{}.sock", std::process::id()));
+        let store = Arc::new(Store::embedded(StoreOptions::new(16 << 20)).expect("a store"));
+        let options = ServerOptions { workers: Some(2), ..ServerOptions::new("test", path) };
+        let server = StoreServer::start(store, options, |_| ()).expect("a server");
+        let (mut client, socket) = UnixStream::pair().expect("a pair");
+        client.set_read_timeout(Some(Duration::from_secs(60))).expect("set");
+        let session = Session::new(Arc::clone(&server.state), "test".to_owned(), unix_ms());
+        let connection = StoreConnection::new(socket.into(), session, Instant::now());
+        assert!(server.posts[1].hand_over(vec![connection]).is_empty());
+        let mut reply = [0; 7];
+        client.write_all(b"PING\r\n*2\r\n$4\r\nEC").expect("sent");
+        client.read_exact(&mut reply).expect("an answer");
+        assert_eq!(&reply, b"+PONG\r\n");
+        let count = |index: usize| server.posts[index].connections.load(Ordering::Relaxed);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while (count(0), count(1)) != (1, 0) {
+            assert!(Instant::now() < deadline, "it stays at the second worker");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        client.write_all(b"HO\r\n$1\r\nx\r\n").expect("sent");
+        client.read_exact(&mut reply).expect("an answer");
+        assert_eq!(&reply, b"$1\r\nx\r\n");
+        server.end();
+        assert_eq!(client.read(&mut reply).expect("the end"), 0);
+    }
 }

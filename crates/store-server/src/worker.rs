@@ -211,7 +211,8 @@ impl StoreWorker {
 
     /// Hands connections to another worker if they are better served there. Those with output or a pause stay.
     fn balance(&mut self) {
-        let Some(HandOver { to, connections }) = balance::plan(self.index, &balance::loads(&self.posts))
+        let Some(HandOver { to, connections }) =
+            balance::next_hand_over(self.index, &balance::loads(&self.posts))
         else {
             return;
         };
