@@ -21,6 +21,7 @@ pub enum BenchCommand {
     Tcp(Tcp),
     Pipe(PipeBench),
     Engine(EngineBench),
+    Store(StoreBench),
     Compare(Compare),
     /// The other process of a benchmark
     #[command(hide = true)]
@@ -82,7 +83,8 @@ pub struct Erlang {
 #[derive(Debug, clap::Args)]
 pub struct ResultFiles {
     /// Write results as JSON; '-' for standard output (the table then goes to standard error), '' for none; by
-    /// default results/erlang.json, engine.json, pipe.json or pipe-steps.json, and none of ring, rdma and tcp
+    /// default results/erlang.json, engine.json, store.json, pipe.json or pipe-steps.json, and none of ring, rdma
+    /// and tcp
     #[arg(long, value_name = "FILE", value_parser = file())]
     json: Option<PathBuf>,
     /// Write a chart as SVG; '' for none; by default it is beside the JSON's default
@@ -419,6 +421,44 @@ pub enum PipeNetwork {
     Veth,
     /// 127.0.0.2 and 127.0.0.3 of this host
     Loopback,
+}
+
+/// Measure the store, beside Redis, Valkey, memcached and LMDB
+///
+/// Fills Caravan's store and each peer that is installed with the same keys (16 B) and values (32 B), and measures
+/// lookups and writes in turn: reads of mapped memory by another process while its owner writes, and GET and SET over
+/// UNIX sockets without and with a pipeline; with the processor time of both sides, and the memory for each pair.
+/// Everything that it starts ends with it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  caravan bench store                                  all of it, in some minutes
+  caravan bench store --list                           the benchmarks, and what each measures
+  caravan bench store --only get,get-many --keys 10000000
+  caravan bench store --only socket-set --rounds 31 --json -
+
+Peers that are missing are named with the package to install, and the rest runs.")]
+pub struct StoreBench {
+    /// Print the names of all benchmarks and what they measure, and end
+    #[arg(long)]
+    pub list: bool,
+    /// Benchmarks, separated by commas, as --list has them
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// Number of keys; each contender takes some 100 bytes of memory for each
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = RangedU64ValueParser::<u64>::new().range(1_000..=100_000_000))]
+    pub keys: u64,
+    /// Number of rounds; each round measures every contender once
+    #[arg(long, value_name = "R", default_value_t = 9, value_parser = RangedU64ValueParser::<usize>::new().range(1..=10_000))]
+    pub rounds: usize,
+    /// Seconds in which the operations of a sample are counted
+    #[arg(long, value_name = "S", default_value = "0.3", value_parser = sample_seconds)]
+    pub seconds: Duration,
+    /// The C compiler for the loop around LMDB
+    #[arg(long, value_name = "PROGRAM", default_value = "cc")]
+    pub cc: PathBuf,
+    #[command(flatten)]
+    pub files: ResultFiles,
 }
 
 /// Measure a link over an RDMA device, beside perftest's programs

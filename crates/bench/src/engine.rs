@@ -134,7 +134,7 @@ impl<'a> Sampler<'a> {
         let is_of_two = cases.iter().any(|case| case.graph.is_of_two());
         let pair = is_of_two.then(|| placement::pair_by_distance(&cores, args.placement)).transpose()?;
         let has_swap = cases.iter().any(|case| case.graph == BenchGraph::Swap);
-        let bare = has_swap.then(|| CLoop::compile(&args.cc, LOOP_SOURCE)).transpose()?;
+        let bare = has_swap.then(|| CLoop::compile(&args.cc, LOOP_SOURCE, &[])).transpose()?;
         Ok(Self { args, cores, pair, bare, interrupt })
     }
 

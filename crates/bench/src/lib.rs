@@ -23,6 +23,7 @@ mod ring;
 pub mod scratch;
 mod stats;
 mod steps;
+mod store;
 mod tcp;
 mod usage;
 
@@ -41,6 +42,7 @@ pub fn run(bench: &BenchCommand) -> Result<()> {
         BenchCommand::Engine(args) => engine::run(args),
         BenchCommand::Pipe(args) if args.steps => steps::run(args),
         BenchCommand::Pipe(args) => hosts::run(args),
+        BenchCommand::Store(args) => store::run(args),
         BenchCommand::Compare(args) => compare::run(args),
         BenchCommand::Peer { task } => match task {
             PeerTask::Ring(task) => ring::peer(task),
@@ -48,6 +50,7 @@ pub fn run(bench: &BenchCommand) -> Result<()> {
             PeerTask::Rdma => rdma::peer(),
             PeerTask::Tcp => tcp::peer(),
             PeerTask::Steps => steps::peer(),
+            PeerTask::Store(task) => store::peer(task),
         },
     }
 }

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use serde::{Deserialize, Serialize};
 
 use crate::engine::EngineTask;
@@ -17,6 +17,7 @@ use crate::error::Error;
 use crate::interrupt::{GLANCE, Interrupt};
 use crate::ring::RingTask;
 use crate::scratch::Scratch;
+use crate::store::MappedTask;
 
 /// The pause between two checks whether a program listens.
 const LISTEN_CHECK: Duration = Duration::from_millis(2);
@@ -34,6 +35,7 @@ pub enum PeerTask {
     Rdma,
     Tcp,
     Steps,
+    Store(MappedTask),
 }
 
 impl PeerTask {
@@ -81,8 +83,21 @@ impl ChildProgram {
 
     /// Waits until a socket listens at that TCP port in the program's network namespace.
     pub fn until_listening(&mut self, port: u16, interrupt: &Interrupt) -> Result<(), Error> {
-        let deadline = Instant::now() + LISTEN_LIMIT;
-        while !is_listening(self.pid(), port) {
+        let (deadline, pid) = (Instant::now() + LISTEN_LIMIT, self.pid());
+        self.until(deadline, interrupt, || is_listening(pid, port).then_some(()))
+    }
+
+    /// Waits until `ready` returns something, at most until the deadline.
+    pub fn until<T>(
+        &mut self,
+        deadline: Instant,
+        interrupt: &Interrupt,
+        mut ready: impl FnMut() -> Option<T>,
+    ) -> Result<T, Error> {
+        loop {
+            if let Some(found) = ready() {
+                return Ok(found);
+            }
             interrupt.check()?;
             let has_ended = self.child.try_wait().map_err(|why| failed(self.name, &why))?.is_some();
             if has_ended || Instant::now() > deadline {
@@ -90,7 +105,19 @@ impl ChildProgram {
             }
             thread::sleep(LISTEN_CHECK);
         }
-        Ok(())
+    }
+
+    /// Asks the program to end (SIGTERM), and kills it if it takes longer than `limit`.
+    pub fn terminate(&mut self, limit: Duration) {
+        let deadline = Instant::now() + limit;
+        if matches!(self.child.try_wait(), Ok(None)) {
+            // Nobody has waited for the process yet, so the pid is still its own. If this fails, it is killed.
+            let pid = Pid::from_child(&self.child);
+            let _ = rustix::process::kill_process(pid, Signal::TERM);
+        }
+        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
+            thread::sleep(LISTEN_CHECK);
+        }
     }
 
     /// Waits until the program has ended with success, at most until the deadline.
@@ -206,13 +233,15 @@ pub struct CLoop(File);
 impl CLoop {
     const NAME: &str = "bare loop in C";
 
-    pub fn compile(compiler: &Path, source: &str) -> Result<Self, Error> {
+    /// Compiles a source, with linker options such as `-lm` after it.
+    pub fn compile(compiler: &Path, source: &str, libraries: &[&str]) -> Result<Self, Error> {
         let failed = |reason: String| Error::Compiler { program: compiler.display().to_string(), reason };
         let scratch = Scratch::create()?;
         let output = scratch.path().join("bare");
         let mut child = Command::new(compiler)
             .args(["-O2", "-std=gnu11", "-x", "c", "-", "-o"])
             .arg(&output)
+            .args(libraries)
             .stdin(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -309,7 +338,7 @@ mod tests {
 
     #[test]
     fn a_missing_compiler_is_named_with_the_remedy() {
-        let error = CLoop::compile(Path::new("/none/cc"), "").expect_err("refused");
+        let error = CLoop::compile(Path::new("/none/cc"), "", &[]).expect_err("refused");
         let text = error.to_string();
         assert!(text.contains("/none/cc") && text.contains("--cc"), "{text}");
     }

@@ -51,7 +51,7 @@ const FIGURES: [Figure; 1] = [Figure::new("ns", "ns a record", Shown::Chart)];
 pub fn run(args: &RingArgs) -> Result<(), Error> {
     let pair = placement::pair_by_distance(&placement::cores(), args.placement)?;
     let interrupt = Interrupt::watch()?;
-    let bare = CLoop::compile(&args.cc, SOURCE)?;
+    let bare = CLoop::compile(&args.cc, SOURCE, &[])?;
     let contenders =
         || vec![Contender::new("flag-copy", "bare loop in C", PEER), Contender::new("ring", "ring", CARAVAN)];
     let case = |mode: &RingMode| BenchCase {

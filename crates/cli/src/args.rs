@@ -33,6 +33,7 @@ Examples:
   caravan bench erlang                Erlang distribution over TCP and over Caravan, in 2 minutes
   caravan bench ring                  the ring between two processes, beside a bare loop in C
   caravan bench engine                the packet engine: links, tunnels, many processes, recovery
+  caravan bench store                 the store, beside Redis, Valkey, memcached and LMDB
   caravan bench rdma                  a link over an RDMA device, beside perftest's programs
   caravan bench pipe                  a pipe between hosts, beside nc, socat, mbuffer, ssh and iperf3
   caravan engine run FILE             packet networks in worker processes

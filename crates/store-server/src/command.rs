@@ -1,7 +1,7 @@
 //! The table of commands: name, number of words, flags, place of the keys, and function. Dispatch, its errors and
 //! COMMAND all come from it.
 
-use caravan_store::{Store, StoreEntry, StoreError, Transaction};
+use caravan_store::{EntryHead, Store, StoreEntry, StoreError, Transaction};
 
 use crate::commands::{attach, clients, connection, counters, expiry, info, keys, ranges, settings, strings};
 use crate::commands::{table, transactions};
@@ -64,6 +64,13 @@ impl KeyCommand<'_, '_> {
         Ok(self.tx.entry(key)?.filter(is_live))
     }
 
+    /// Returns the version and expiry of a key unless it has expired.
+    pub(crate) fn head(&mut self, key: &[u8]) -> Result<Option<EntryHead>, StoreError> {
+        let now_ms = self.now_ms;
+        let is_live = |head: &EntryHead| head.expires_at_ms.is_none_or(|at| at > now_ms);
+        Ok(self.tx.head(key)?.filter(is_live))
+    }
+
     /// Returns the value of the key that is the first word after the name.
     pub(crate) fn value(&mut self) -> Result<Option<Vec<u8>>, StoreError> {
         Ok(self.entry(self.words.word(1))?.map(|entry| entry.value))
@@ -71,7 +78,7 @@ impl KeyCommand<'_, '_> {
 
     /// Deletes a key, and returns whether it existed. A key that does not exist is not written.
     pub(crate) fn delete(&mut self, key: &[u8]) -> Result<bool, StoreError> {
-        let exists = self.entry(key)?.is_some();
+        let exists = self.head(key)?.is_some();
         if exists {
             self.tx.delete(key)?;
         }

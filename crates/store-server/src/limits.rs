@@ -47,6 +47,13 @@ pub const CLIENTS_MAX: usize = 1 << 20;
 pub const WORKERS_DEFAULT: usize = 4;
 /// Threads that serve connections.
 pub const WORKERS_MAX: usize = 64;
+/// How often a worker looks at how busy it is: seldom enough that the measurement costs nothing.
+pub const BALANCE_INTERVAL: Duration = Duration::from_millis(100);
+/// The percentage of a core from which on a worker hands connections to another one: it has no time left.
+pub const SPREAD_BUSY_PERCENT: usize = 90;
+/// The percentage of a core that two workers use together, up to which they become one: well below the percentage at which
+/// that one would spread again.
+pub const GATHERED_BUSY_PERCENT: usize = 60;
 /// The longest DEBUG SLEEP.
 pub const SLEEP_MAX: Duration = Duration::from_secs(3600);
 /// The time between two removals of expired keys.

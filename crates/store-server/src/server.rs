@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use caravan_segment::printable;
 use caravan_store::{Eviction, Store};
@@ -13,10 +14,13 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, SocketAddrAny, SocketFlags, acceptfrom_with, send};
 
+use crate::balance;
+use crate::connection::StoreConnection;
 use crate::error::ServeError;
 use crate::limits;
 use crate::links::LinkWorkers;
 use crate::listen::{ListeningSockets, StoreListening};
+use crate::session::Session;
 use crate::state::{ClientSettings, ServerFacts, ServerState, count};
 use crate::worker::{StoreWorker, Tell, WorkerPost, unix_ms};
 
@@ -138,10 +142,9 @@ impl StoreServer {
 
     fn spawn(&mut self, sockets: ListeningSockets, tell: &Tell) -> Result<(), ServeError> {
         let thread = |name: String| std::thread::Builder::new().name(name);
-        let links = self.links.as_ref().into_iter().cycle();
-        for (index, (post, links)) in self.posts.iter().zip(links).enumerate() {
+        for (index, links) in (0..self.posts.len()).zip(self.links.as_ref().into_iter().cycle()) {
             let (state, tell, links) = (Arc::clone(&self.state), Arc::clone(tell), Arc::clone(links));
-            let worker = StoreWorker::new(Arc::clone(post), state, tell, links, index == 0)?;
+            let worker = StoreWorker::new(index, self.posts.clone(), state, tell, links)?;
             let spawned = thread(format!("store-{index}")).spawn(move || worker.serve());
             self.workers.push(spawned.map_err(ServeError::system("start a thread"))?);
         }
@@ -242,13 +245,54 @@ impl Acceptor {
             }
             None => format!("{}:0", printable(&self.state.facts.socket)),
         };
-        if let Some(post) = self.posts.iter().min_by_key(|post| connections(post)) {
-            post.hand_over(socket, address);
-        }
+        let session = Session::new(Arc::clone(&self.state), address, unix_ms());
+        let connection = StoreConnection::new(socket, session, Instant::now());
+        // A server that ends takes nobody.
+        let _ = self.posts[balance::worker_for_new(&balance::loads(&self.posts))].hand_over(vec![connection]);
     }
 }
 
 /// Returns the address of this host with this port, for clients of the same host only.
 pub fn local_address(port: u16) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+    use std::time::Duration;
+
+    use caravan_store::StoreOptions;
+
+    use super::*;
+
+    /// The idle second worker gives its connection to the first one, in the middle of a request.
+    #[test]
+    fn a_connection_is_served_on_after_it_was_handed_over() {
+        let path = std::env::temp_dir().join(format!("caravan-hand-over-{}.sock", std::process::id()));
+        let store = Arc::new(Store::embedded(StoreOptions::new(16 << 20)).expect("a store"));
+        let options = ServerOptions { workers: Some(2), ..ServerOptions::new("test", path) };
+        let server = StoreServer::start(store, options, |_| ()).expect("a server");
+        let (mut client, socket) = UnixStream::pair().expect("a pair");
+        client.set_read_timeout(Some(Duration::from_secs(60))).expect("set");
+        let session = Session::new(Arc::clone(&server.state), "test".to_owned(), unix_ms());
+        let connection = StoreConnection::new(socket.into(), session, Instant::now());
+        assert!(server.posts[1].hand_over(vec![connection]).is_empty());
+        let mut reply = [0; 7];
+        client.write_all(b"PING\r\n*2\r\n$4\r\nEC").expect("sent");
+        client.read_exact(&mut reply).expect("an answer");
+        assert_eq!(&reply, b"+PONG\r\n");
+        let count = |index: usize| server.posts[index].connections.load(Ordering::Relaxed);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while (count(0), count(1)) != (1, 0) {
+            assert!(Instant::now() < deadline, "it stays at the second worker");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        client.write_all(b"HO\r\n$1\r\nx\r\n").expect("sent");
+        client.read_exact(&mut reply).expect("an answer");
+        assert_eq!(&reply, b"$1\r\nx\r\n");
+        server.end();
+        assert_eq!(client.read(&mut reply).expect("the end"), 0);
+    }
 }

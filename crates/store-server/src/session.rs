@@ -37,6 +37,8 @@ pub struct Session {
     pub(crate) pause: Duration,
     /// What the client says to attach with (CARAVAN.ATTACH); the dialogue is over then.
     pub(crate) attach: Option<AttachRequest>,
+    /// The command that the list of clients names.
+    noted: &'static str,
     is_closing: bool,
     parser: RequestParser,
 }
@@ -69,6 +71,7 @@ impl Session {
             now_ms,
             pause: Duration::ZERO,
             attach: None,
+            noted: "",
             is_closing: false,
             parser: RequestParser::default(),
         }
@@ -193,8 +196,12 @@ impl Session {
         Ok(spec)
     }
 
-    fn note(&self, spec: &'static CommandSpec) {
-        self.entry.card.notes().command = spec.name;
+    fn note(&mut self, spec: &'static CommandSpec) {
+        // Most commands follow their like; those take no lock.
+        if self.noted != spec.name {
+            self.noted = spec.name;
+            self.entry.card.notes().command = spec.name;
+        }
     }
 
     fn fail(&mut self, error: &CommandError) {
@@ -225,9 +232,8 @@ impl Session {
             CommandCall::Session(call) => call(self, words),
             CommandCall::Lone(call, _) => call(&self.state.store, words, &mut self.reply),
             CommandCall::Keys(call) => {
-                let store = Arc::clone(&self.state.store);
                 let (reply, now_ms) = (&mut self.reply, self.now_ms);
-                store.transaction(|tx| {
+                self.state.store.transaction(|tx| {
                     reply.go_back(mark);
                     call(&mut KeyCommand { tx, words, reply, now_ms, mark, name: spec.name })
                 })

@@ -3,17 +3,17 @@
 use std::collections::{BTreeSet, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
 
+use crate::balance::{self, BusyMeter, HandOver};
 use crate::connection::{ConnectionWait, StoreConnection};
 use crate::error::ServeError;
 use crate::limits;
 use crate::links::LinkWorkers;
-use crate::session::Session;
 use crate::state::{ServerState, count};
 
 /// The number of the worker's own bell among the descriptors; connections count from 1.
@@ -28,13 +28,16 @@ const GLANCE: Duration = Duration::from_millis(500);
 /// Messages for the operator: one sentence each.
 pub(crate) type Tell = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// What the acceptor and a worker share.
+/// What the acceptor and all workers know of a worker.
 #[derive(Debug)]
 pub(crate) struct WorkerPost {
     bell: OwnedFd,
-    arrived: Mutex<Vec<(OwnedFd, String)>>,
+    /// `None` once the worker takes no more.
+    arrived: Mutex<Option<Vec<StoreConnection>>>,
     /// Connections of the worker, those that have just arrived included.
     pub(crate) connections: AtomicUsize,
+    /// The percentage of a core that the worker used when it last looked.
+    pub(crate) busy_percent: AtomicUsize,
     is_ending: AtomicBool,
 }
 
@@ -42,16 +45,31 @@ impl WorkerPost {
     pub(crate) fn new() -> Result<Self, ServeError> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(ServeError::system("make an eventfd"))?;
-        let (arrived, connections, is_ending) =
-            (Mutex::default(), AtomicUsize::new(0), AtomicBool::new(false));
-        Ok(Self { bell, arrived, connections, is_ending })
+        let (arrived, is_ending) = (Mutex::new(Some(Vec::new())), AtomicBool::new(false));
+        Ok(Self {
+            bell,
+            arrived,
+            connections: AtomicUsize::new(0),
+            busy_percent: AtomicUsize::new(0),
+            is_ending,
+        })
     }
 
-    /// Gives the worker a connection.
-    pub(crate) fn hand_over(&self, socket: OwnedFd, address: String) {
-        self.connections.fetch_add(1, Ordering::Relaxed);
-        self.arrived.lock().unwrap_or_else(PoisonError::into_inner).push((socket, address));
+    /// Gives the worker connections that wait for input. Returns those that it does not take because it ends.
+    pub(crate) fn hand_over(&self, connections: Vec<StoreConnection>) -> Vec<StoreConnection> {
+        match &mut *self.arrived() {
+            None => return connections,
+            Some(arrived) => {
+                self.connections.fetch_add(connections.len(), Ordering::Relaxed);
+                arrived.extend(connections);
+            }
+        }
         self.ring();
+        Vec::new()
+    }
+
+    fn arrived(&self) -> MutexGuard<'_, Option<Vec<StoreConnection>>> {
+        self.arrived.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Asks the worker to end.
@@ -69,7 +87,9 @@ impl WorkerPost {
 
 /// A worker's own part.
 pub(crate) struct StoreWorker {
-    post: Arc<WorkerPost>,
+    /// The place of this worker's post among `posts`, those of all workers.
+    index: usize,
+    posts: Vec<Arc<WorkerPost>>,
     state: Arc<ServerState>,
     tell: Tell,
     /// Who serves the connections that become links.
@@ -81,24 +101,23 @@ pub(crate) struct StoreWorker {
     pauses: BTreeSet<(Instant, u64)>,
     /// A buffer for the connection that is served just now.
     spare: Vec<u8>,
-    /// The first worker also removes expired keys.
-    removes_expired: bool,
 }
 
 impl StoreWorker {
     pub(crate) fn new(
-        post: Arc<WorkerPost>,
+        index: usize,
+        posts: Vec<Arc<WorkerPost>>,
         state: Arc<ServerState>,
         tell: Tell,
         links: Arc<LinkWorkers>,
-        removes_expired: bool,
     ) -> Result<Self, ServeError> {
         let poller =
             epoll::create(epoll::CreateFlags::CLOEXEC).map_err(ServeError::system("make an epoll set"))?;
-        epoll::add(&poller, &post.bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)
+        epoll::add(&poller, &posts[index].bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)
             .map_err(ServeError::system("add to an epoll set"))?;
         Ok(Self {
-            post,
+            index,
+            posts,
             state,
             tell,
             links,
@@ -107,8 +126,16 @@ impl StoreWorker {
             next: BELL + 1,
             pauses: BTreeSet::new(),
             spare: Vec::new(),
-            removes_expired,
         })
+    }
+
+    fn post(&self) -> &WorkerPost {
+        &self.posts[self.index]
+    }
+
+    /// Tells whether this worker also removes expired keys.
+    fn removes_expired(&self) -> bool {
+        self.index == 0
     }
 
     /// Serves until it is asked to end, and then sends what is ready to be sent.
@@ -116,25 +143,30 @@ impl StoreWorker {
         let mut events = Vec::with_capacity(EVENTS);
         let mut checked = Instant::now();
         let mut swept = checked;
+        let mut meter = BusyMeter::begin(checked);
         // Pairs with the Release in `end`.
-        while !self.post.is_ending.load(Ordering::Acquire) {
+        while !self.post().is_ending.load(Ordering::Acquire) {
             self.wait(&mut events, self.longest_wait(Instant::now()));
             let (now, now_ms) = self.publish_now();
             for token in events.drain(..) {
                 if token == BELL {
-                    self.welcome(now, now_ms);
+                    self.welcome();
                 } else {
                     self.advance(token, now, now_ms);
                 }
             }
             self.wake(now, now_ms);
-            if self.removes_expired && now.saturating_duration_since(swept) >= limits::EXPIRY_INTERVAL {
+            if self.removes_expired() && now.saturating_duration_since(swept) >= limits::EXPIRY_INTERVAL {
                 swept = now;
                 self.remove_expired();
             }
             if now.saturating_duration_since(checked) >= GLANCE {
                 checked = now;
                 self.close_stalled(now);
+            }
+            if let Some(busy_percent) = meter.measure(now) {
+                self.post().busy_percent.store(busy_percent, Ordering::Relaxed);
+                self.balance();
             }
         }
         self.end();
@@ -147,7 +179,7 @@ impl StoreWorker {
     }
 
     fn longest_wait(&self, now: Instant) -> Duration {
-        let most = if self.removes_expired { limits::EXPIRY_INTERVAL } else { GLANCE };
+        let most = if self.removes_expired() { limits::EXPIRY_INTERVAL } else { GLANCE };
         let pause = self.pauses.first().map(|(until, _)| until.saturating_duration_since(now));
         pause.map_or(most, |pause| pause.min(most))
     }
@@ -164,21 +196,45 @@ impl StoreWorker {
     }
 
     /// Takes over the connections that have arrived.
-    fn welcome(&mut self, now: Instant, now_ms: u64) {
-        let _ = rustix::io::read(&self.post.bell, &mut [0; 8]);
-        let arrived = std::mem::take(&mut *self.post.arrived.lock().unwrap_or_else(PoisonError::into_inner));
-        for (socket, address) in arrived {
-            let token = self.next;
-            let data = epoll::EventData::new_u64(token);
-            if epoll::add(&self.poller, &socket, data, epoll::EventFlags::IN).is_err() {
-                self.post.connections.fetch_sub(1, Ordering::Relaxed);
-                continue;
-            }
-            self.next += 1;
-            let session = Session::new(Arc::clone(&self.state), address, now_ms);
-            let connection = StoreConnection::new(socket, session, now);
-            self.connections.insert(token, (connection, ConnectionWait::Input));
+    fn welcome(&mut self) {
+        let _ = rustix::io::read(&self.post().bell, &mut [0; 8]);
+        let arrived = self.post().arrived().as_mut().map(std::mem::take);
+        arrived.into_iter().flatten().for_each(|connection| self.adopt(connection));
+    }
+
+    /// Waits for the input of a connection that is counted already.
+    fn adopt(&mut self, connection: StoreConnection) {
+        let token = self.next;
+        let data = epoll::EventData::new_u64(token);
+        if epoll::add(&self.poller, &connection, data, epoll::EventFlags::IN).is_err() {
+            self.post().connections.fetch_sub(1, Ordering::Relaxed);
+            return;
         }
+        self.next += 1;
+        self.connections.insert(token, (connection, ConnectionWait::Input));
+    }
+
+    /// Hands connections to another worker if they are better served there. Those with output or a pause stay.
+    fn balance(&mut self) {
+        let Some(HandOver { to, connections }) =
+            balance::next_hand_over(self.index, &balance::loads(&self.posts))
+        else {
+            return;
+        };
+        let waits = |(token, (_, wait)): (&u64, &(_, ConnectionWait))| {
+            (*wait == ConnectionWait::Input).then_some(*token)
+        };
+        let tokens: Vec<u64> = self.connections.iter().filter_map(waits).take(connections).collect();
+        let taken = tokens.iter().filter_map(|token| self.connections.remove(token));
+        let handed: Vec<_> = taken.map(|(connection, _)| connection).collect();
+        for connection in &handed {
+            // It is in the set, so this does not fail.
+            let _ = epoll::delete(&self.poller, connection);
+        }
+        let count = handed.len();
+        let back = self.posts[to].hand_over(handed);
+        self.post().connections.fetch_sub(count - back.len(), Ordering::Relaxed);
+        back.into_iter().for_each(|connection| self.adopt(connection));
     }
 
     fn advance(&mut self, token: u64, now: Instant, now_ms: u64) {
@@ -209,14 +265,14 @@ impl StoreWorker {
         let Some((connection, _)) = self.connections.remove(&token) else { return };
         // It is in the set, so this does not fail.
         let _ = epoll::delete(&self.poller, connection.as_fd());
-        self.post.connections.fetch_sub(1, Ordering::Relaxed);
+        self.post().connections.fetch_sub(1, Ordering::Relaxed);
         connection.into_attachment().into_iter().for_each(|attachment| self.links.attach(attachment));
     }
 
     fn close(&mut self, token: u64) {
         // Closing the socket takes it out of the set.
         if self.connections.remove(&token).is_some() {
-            self.post.connections.fetch_sub(1, Ordering::Relaxed);
+            self.post().connections.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
@@ -254,7 +310,8 @@ impl StoreWorker {
         let deadline = Instant::now() + limits::END_MAX;
         let (now, now_ms) = self.publish_now();
         let mut events = Vec::new();
-        self.welcome(now, now_ms);
+        let arrived = self.post().arrived().take();
+        arrived.into_iter().flatten().for_each(|connection| self.adopt(connection));
         let tokens: Vec<u64> = self.connections.keys().copied().collect();
         tokens.into_iter().for_each(|token| self.advance(token, now, now_ms));
         let is_sending = |wait: &ConnectionWait| *wait == ConnectionWait::Output;

@@ -30,6 +30,7 @@ use crate::log;
 use crate::owner::{StoreCore, count};
 use crate::protocol::{self, UnitWords};
 use crate::table::{BucketWord, CHAIN_SLOTS, LocatedKey, SLOTS_FROM, TableSlot};
+use crate::writes::KeyWrites;
 
 /// What a transaction has read: the unit at `place` had this version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,8 +63,7 @@ pub(crate) enum ObjectWrite {
 /// What a transaction writes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WriteSet {
-    /// For each key the new object, or nothing to delete it.
-    pub(crate) keys: BTreeMap<Vec<u8>, Option<ObjectImage>>,
+    pub(crate) keys: KeyWrites,
     /// The objects without a key. A place names one: the incarnations have been compared.
     pub(crate) objects: BTreeMap<ObjectAddress, ObjectWrite>,
 }
@@ -152,12 +152,15 @@ impl StoreCore {
             come: Vec::new(),
             gone: Vec::new(),
         };
-        let changed: Vec<Vec<u8>> =
-            if self.changed.is_saving() { writes.keys.keys().cloned().collect() } else { Vec::new() };
+        let changed: Vec<Vec<u8>> = if self.changed.is_saving() {
+            writes.keys.iter().map(|write| write.key().to_vec()).collect()
+        } else {
+            Vec::new()
+        };
         let mut located = Vec::with_capacity(writes.keys.len());
-        for (key, image) in writes.keys {
-            let hash = self.view.hash(&key);
-            located.push((hash, self.locate(hash, &key)?, image));
+        for write in writes.keys {
+            let hash = self.view.hash(write.key());
+            located.push((hash, self.locate(hash, write.key())?, write.into_image()));
         }
         for (hash, at, image) in located {
             commit.lock_key(hash, at, image)?;

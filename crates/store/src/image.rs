@@ -57,6 +57,16 @@ impl ObjectImage {
         &self.bytes[HEAD..]
     }
 
+    /// Returns the key; it is empty for an object without one.
+    pub(crate) fn key(&self) -> &[u8] {
+        let payload = self.payload();
+        let payload = &payload[if self.flags & ObjectShape::EXPIRES != 0 { 8 } else { 0 }..];
+        match payload.split_first_chunk::<8>() {
+            Some((bytes, rest)) if self.key == LONG_KEY => &rest[..u64::from_ne_bytes(*bytes) as usize],
+            _ => &payload[..usize::from(self.key)],
+        }
+    }
+
     /// Returns the bytes of the value, after a key of `key_bytes` bytes.
     pub(crate) fn value(&self, key_bytes: usize) -> &[u8] {
         let long = if self.key == LONG_KEY { 8 } else { 0 };

@@ -35,6 +35,7 @@ mod transaction;
 mod upkeep;
 mod view;
 mod words;
+mod writes;
 
 pub use connected::{ConnectOptions, ConnectedStore, ConnectedTransaction, Pending, StoreTransport};
 pub use entry::{EntryHead, KeyVersion, ObjectAddress, ScanCursor, StoreCounts, StoreEntry};

@@ -153,7 +153,7 @@ impl ReadTransaction<'_> {
 
     /// Returns the value of `key` with its version and expiry.
     pub fn entry(&mut self, key: &[u8]) -> Result<Option<StoreEntry>, StoreError> {
-        let read = self.snapshot.key(self.view, key, true);
+        let read = self.snapshot.entry(self.view, key);
         self.is_thwarted |= matches!(read, Err(StoreError::Conflict));
         read
     }

@@ -7,6 +7,7 @@
 //! with an earlier time was there by then, or locked.
 
 use std::collections::btree_map::Entry;
+use std::ops::Range;
 
 use crate::commit::{ObjectWrite, ReadRecord, UnitKind, WriteSet};
 use crate::entry::{EntryHead, KeyVersion, ObjectAddress, StoreEntry};
@@ -18,7 +19,8 @@ use crate::layout::{HEADER_BYTES, ObjectShape, version};
 use crate::limits::{READ_ATTEMPTS, TRANSACTION_OPERATIONS_MAX};
 use crate::owner::StoreCore;
 use crate::table::LocatedKey;
-use crate::view::StoreView;
+use crate::view::{ObjectPayload, StoreView, within};
+use crate::writes::KeyWrite;
 
 /// What the body of [`Store::transaction`](crate::Store::transaction) reads and writes by.
 #[derive(Debug)]
@@ -90,29 +92,23 @@ impl ReadSet {
         Ok(())
     }
 
-    /// Reads a key; `copy` says whether its value is wanted.
-    pub(crate) fn key(
+    /// Reads a key; `body` sees its object, and maybe before that others or torn ones, whose results are
+    /// dropped.
+    pub(crate) fn key<R>(
         &mut self,
         view: &StoreView,
         key: &[u8],
-        copy: bool,
-    ) -> Result<Option<StoreEntry>, StoreError> {
+        mut body: impl FnMut(ObjectPayload<'_>) -> R,
+    ) -> Result<Option<(EntryHead, R)>, StoreError> {
         check_key(key)?;
         let hash = view.hash(key);
-        let mut value = Vec::new();
         for _ in 0..READ_ATTEMPTS {
-            let read = view.lookup(hash, key, |payload| {
-                value.clear();
-                if copy {
-                    payload.copy_value(&mut value);
-                }
-            });
-            match read {
-                Ok((LocatedKey::Present { address, head, .. }, _)) => {
+            match view.lookup(hash, key, &mut body) {
+                Ok((LocatedKey::Present { address, head, .. }, result)) => {
                     let (place, version) = (address.place, head.version);
                     self.record(view, ReadRecord { place, version, kind: UnitKind::Object })?;
-                    let is_there = !head.is_expired(view.now_ms());
-                    return Ok(is_there.then_some(StoreEntry { value, head: head.entry() }));
+                    let result = result.filter(|_| !head.is_expired(view.now_ms()));
+                    return Ok(result.map(|result| (head.entry(), result)));
                 }
                 Ok((LocatedKey::Absent { home, version }, _)) => {
                     self.record(view, ReadRecord { place: home, version, kind: UnitKind::Bucket })?;
@@ -122,6 +118,12 @@ impl ReadSet {
             }
         }
         Err(StoreError::Conflict)
+    }
+
+    /// Reads a key and its value.
+    pub(crate) fn entry(&mut self, view: &StoreView, key: &[u8]) -> Result<Option<StoreEntry>, StoreError> {
+        let found = self.key(view, key, |payload| payload.part(|bytes| 0..bytes))?;
+        Ok(found.map(|(head, value)| StoreEntry { value, head }))
     }
 
     /// Reads an object; returns its shape and its bytes.
@@ -180,13 +182,58 @@ impl<'s> Transaction<'s> {
     /// Returns the value of `key` with its version and expiry. What this transaction has put has no version
     /// yet ([`KeyVersion::ABSENT`]).
     pub fn entry(&mut self, key: &[u8]) -> Result<Option<StoreEntry>, StoreError> {
+        let found = self.read_key(key, |payload| payload.part(|bytes| 0..bytes), <[u8]>::to_vec)?;
+        Ok(found.map(|(head, value)| StoreEntry { value, head }))
+    }
+
+    /// Returns the version and expiry of `key` without its value.
+    pub fn head(&mut self, key: &[u8]) -> Result<Option<EntryHead>, StoreError> {
+        Ok(self.read_key(key, |_| (), |_| ())?.map(|(head, ())| head))
+    }
+
+    /// Returns the number of bytes of the value of `key`.
+    pub fn value_bytes(&mut self, key: &[u8]) -> Result<Option<usize>, StoreError> {
+        Ok(self.read_key(key, |payload| payload.value_bytes(), <[u8]>::len)?.map(|(_, bytes)| bytes))
+    }
+
+    /// Returns a part of the value of `key` without copying all of it. `part` gets the number of bytes of the
+    /// value and returns which of them are wanted; what is beyond the end is left out.
+    ///
+    /// ```
+    /// # use caravan_store::{Store, StoreError, StoreOptions};
+    /// # let store = Store::embedded(StoreOptions::new(16 << 20))?;
+    /// store.put(b"greeting", b"hello world")?;
+    /// let last = store.transaction(|tx| tx.part(b"greeting", |bytes| bytes.saturating_sub(5)..bytes))?;
+    /// assert_eq!(last.as_deref(), Some(&b"world"[..]));
+    /// # Ok::<(), StoreError>(())
+    /// ```
+    pub fn part(
+        &mut self,
+        key: &[u8],
+        part: impl Fn(usize) -> Range<usize>,
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        let found = self.read_key(
+            key,
+            |payload| payload.part(&part),
+            |value| value[within(part(value.len()), value.len())].to_vec(),
+        )?;
+        Ok(found.map(|(_, copied)| copied))
+    }
+
+    /// Reads a key: `stored` sees its object in the store, `written` the value that this transaction has put.
+    fn read_key<R>(
+        &mut self,
+        key: &[u8],
+        stored: impl FnMut(ObjectPayload<'_>) -> R,
+        written: impl FnOnce(&[u8]) -> R,
+    ) -> Result<Option<(EntryHead, R)>, StoreError> {
         match self.writes.keys.get(key) {
-            Some(image) => Ok(image.as_ref().map(|image| {
+            Some(write) => Ok(write.image().map(|image| {
                 let head = EntryHead { version: KeyVersion::ABSENT, expires_at_ms: image.expires_at_ms() };
-                StoreEntry { value: image.value(key.len()).to_vec(), head }
+                (head, written(image.value(key.len())))
             })),
             None => {
-                let read = self.snapshot.key(&self.core.view, key, true);
+                let read = self.snapshot.key(&self.core.view, key, stored);
                 self.noted(read)
             }
         }
@@ -195,8 +242,8 @@ impl<'s> Transaction<'s> {
     /// Fails with [`StoreError::VersionChanged`] unless `key` has this version in the store, now and at the
     /// commit. What this transaction has put does not count.
     pub fn require(&mut self, key: &[u8], version: KeyVersion) -> Result<(), StoreError> {
-        let read = self.snapshot.key(&self.core.view, key, false);
-        let stored = self.noted(read)?.map_or(KeyVersion::ABSENT, |entry| entry.head.version);
+        let read = self.snapshot.key(&self.core.view, key, |_| ());
+        let stored = self.noted(read)?.map_or(KeyVersion::ABSENT, |(head, ())| head.version);
         if stored == version { Ok(()) } else { Err(StoreError::VersionChanged) }
     }
 
@@ -214,21 +261,15 @@ impl<'s> Transaction<'s> {
     ) -> Result<(), StoreError> {
         let image = ObjectImage::of_key(key, value, expires_at_ms)?;
         self.check_size()?;
-        self.writes.keys.insert(key.to_vec(), Some(image));
+        self.writes.keys.insert(KeyWrite::Put(image));
         Ok(())
     }
 
     /// Deletes `key`, and returns whether it existed.
     pub fn delete(&mut self, key: &[u8]) -> Result<bool, StoreError> {
-        let existed = match self.writes.keys.get(key) {
-            Some(image) => image.is_some(),
-            None => {
-                let read = self.snapshot.key(&self.core.view, key, false);
-                self.noted(read)?.is_some()
-            }
-        };
+        let existed = self.head(key)?.is_some();
         self.check_size()?;
-        self.writes.keys.insert(key.to_vec(), None);
+        self.writes.keys.insert(KeyWrite::Delete(key.to_vec()));
         Ok(existed)
     }
 

@@ -14,6 +14,7 @@ use crate::owner::{StoreCore, SweepHand, count};
 use crate::protocol::{UnitWords, lock, set, unlock};
 use crate::table::{BucketWord, LocatedKey, TableSlot, home_line};
 use crate::view::{AtPlace, ObjectHead};
+use crate::writes::KeyWrite;
 
 impl StoreCore {
     /// Makes room for an object of `bytes` bytes, header included: by giving its class an empty block, or by
@@ -87,7 +88,7 @@ impl StoreCore {
         let mut lane = self.gate.beside_others();
         let read = ReadRecord { place, version, kind: UnitKind::Object };
         let mut writes = WriteSet::default();
-        writes.keys.insert(key, None);
+        writes.keys.insert(KeyWrite::Delete(key));
         self.commit(&mut lane, &[read], writes).is_ok()
     }
 

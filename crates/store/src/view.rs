@@ -1,5 +1,6 @@
 //! What a reader sees of a store: objects and the table, read by the protocol. The owner reads the same way.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
@@ -94,10 +95,32 @@ impl ObjectPayload<'_> {
         bytes::copy_out(self.words, value, end - value, to);
     }
 
+    /// Returns the bytes of the value.
+    pub(crate) fn value_bytes(&self) -> usize {
+        let (_, value, end) = self.bounds();
+        end - value
+    }
+
+    /// Copies the part of the value that `part` chooses by the number of bytes; what is beyond the end is left
+    /// out.
+    pub(crate) fn part(&self, part: impl Fn(usize) -> Range<usize>) -> Vec<u8> {
+        let (_, value, end) = self.bounds();
+        let part = within(part(end - value), end - value);
+        let mut copied = Vec::with_capacity(part.len());
+        bytes::copy_out(self.words, value + part.start, part.len(), &mut copied);
+        copied
+    }
+
     /// Copies the whole payload.
     pub(crate) fn copy(&self, to: &mut Vec<u8>) {
         bytes::copy_out(self.words, 0, self.shape.size as usize, to);
     }
+}
+
+/// Returns the part of a range that lies within so many bytes.
+pub(crate) fn within(part: Range<usize>, bytes: usize) -> Range<usize> {
+    let start = part.start.min(bytes);
+    start..part.end.clamp(start, bytes)
 }
 
 impl StoreView {

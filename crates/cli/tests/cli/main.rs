@@ -16,3 +16,4 @@ mod remote;
 mod selftest;
 mod sshd;
 mod store;
+mod store_bench;

@@ -145,7 +145,7 @@ pub(crate) fn pexpiretime(command: &mut KeyCommand<'_, '_>) -> Result<(), Comman
 
 /// Replies -2 for a key that does not exist, and -1 for one that never expires.
 fn tell(command: &mut KeyCommand<'_, '_>, value: fn(u64, u64) -> u64) -> Result<(), CommandError> {
-    let at_ms = command.entry(command.words.word(1))?.map(|entry| entry.head.expires_at_ms);
+    let at_ms = command.head(command.words.word(1))?.map(|head| head.expires_at_ms);
     command.reply.integer(match at_ms {
         None => -2,
         Some(None) => -1,

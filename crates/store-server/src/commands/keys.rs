@@ -22,7 +22,7 @@ pub(crate) fn del(command: &mut KeyCommand<'_, '_>) -> Result<(), CommandError> 
 pub(crate) fn exists(command: &mut KeyCommand<'_, '_>) -> Result<(), CommandError> {
     let mut found = 0;
     for key in command.words.from(1) {
-        found += i64::from(command.entry(key)?.is_some());
+        found += i64::from(command.head(key)?.is_some());
     }
     command.reply.integer(found);
     Ok(())
@@ -30,7 +30,7 @@ pub(crate) fn exists(command: &mut KeyCommand<'_, '_>) -> Result<(), CommandErro
 
 /// TYPE: all values are strings.
 pub(crate) fn kind(command: &mut KeyCommand<'_, '_>) -> Result<(), CommandError> {
-    let exists = command.entry(command.words.word(1))?.is_some();
+    let exists = command.head(command.words.word(1))?.is_some();
     command.reply.simple(if exists { "string" } else { "none" });
     Ok(())
 }
@@ -53,7 +53,7 @@ fn move_value(command: &mut KeyCommand<'_, '_>, if_free: bool) -> Result<bool, C
     if from == to {
         return Ok(false);
     }
-    if if_free && command.entry(to)?.is_some() {
+    if if_free && command.head(to)?.is_some() {
         return Ok(false);
     }
     command.tx.delete(from)?;

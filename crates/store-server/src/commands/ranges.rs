@@ -1,5 +1,7 @@
 //! APPEND, STRLEN, GETRANGE and SETRANGE.
 
+use std::ops::Range;
+
 use caravan_store::limits::VALUE_BYTES_MAX;
 
 use crate::command::KeyCommand;
@@ -20,28 +22,33 @@ pub(crate) fn append(command: &mut KeyCommand<'_, '_>) -> Result<(), CommandErro
 }
 
 pub(crate) fn strlen(command: &mut KeyCommand<'_, '_>) -> Result<(), CommandError> {
-    let value = command.value()?;
-    command.reply.count(value.map_or(0, |value| value.len()));
+    let key = command.words.word(1);
+    let bytes = if command.head(key)?.is_some() { command.tx.value_bytes(key)? } else { None };
+    command.reply.count(bytes.unwrap_or(0));
     Ok(())
 }
 
 pub(crate) fn getrange(command: &mut KeyCommand<'_, '_>) -> Result<(), CommandError> {
     let start = integer(command.words.word(2)).ok_or(NOT_AN_INTEGER)?;
     let end = integer(command.words.word(3)).ok_or(NOT_AN_INTEGER)?;
-    let value = command.value()?.unwrap_or_default();
-    command.reply.bulk(part(&value, start, end));
+    let key = command.words.word(1);
+    let value = match command.head(key)? {
+        Some(_) => command.tx.part(key, |bytes| part(bytes, start, end))?,
+        None => None,
+    };
+    command.reply.bulk(&value.unwrap_or_default());
     Ok(())
 }
 
-/// Returns the bytes from `start` to `end`, both included; negative numbers count from the end.
-fn part(value: &[u8], start: i64, end: i64) -> &[u8] {
+/// Returns which of so many bytes lie from `start` to `end`, both included; negative numbers count from the end.
+fn part(bytes: usize, start: i64, end: i64) -> Range<usize> {
     if start < 0 && end < 0 && start > end {
-        return &[];
+        return 0..0;
     }
-    let length = value.len() as i64;
+    let length = bytes as i64;
     let place = |index: i64| if index < 0 { index.saturating_add(length).max(0) } else { index };
     let (start, end) = (place(start), place(end).min(length - 1));
-    if start > end { &[] } else { value.get(start as usize..=end as usize).unwrap_or_default() }
+    if start > end { 0..0 } else { start as usize..end as usize + 1 }
 }
 
 pub(crate) fn setrange(command: &mut KeyCommand<'_, '_>) -> Result<(), CommandError> {
@@ -82,8 +89,8 @@ mod tests {
             (i64::MIN, i64::MAX, "Hello"),
             (0, i64::MIN, "H"),
         ] {
-            assert_eq!(part(b"Hello", start, end), expected.as_bytes(), "{start} {end}");
+            assert_eq!(&"Hello"[part(5, start, end)], expected, "{start} {end}");
         }
-        assert_eq!(part(b"", 0, -1), b"");
+        assert_eq!(part(0, 0, -1), 0..0);
     }
 }

@@ -125,7 +125,7 @@ pub(crate) fn set(command: &mut KeyCommand<'_, '_>) -> Result<(), CommandError> 
 
 pub(crate) fn setnx(command: &mut KeyCommand<'_, '_>) -> Result<(), CommandError> {
     let (key, value) = (command.words.word(1), command.words.word(2));
-    let is_free = command.entry(key)?.is_none();
+    let is_free = command.head(key)?.is_none();
     if is_free {
         command.tx.put(key, value)?;
     }
@@ -227,7 +227,7 @@ pub(crate) fn mset(command: &mut KeyCommand<'_, '_>) -> Result<(), CommandError>
 
 pub(crate) fn msetnx(command: &mut KeyCommand<'_, '_>) -> Result<(), CommandError> {
     for (key, _) in pairs(command)? {
-        if command.entry(key)?.is_some() {
+        if command.head(key)?.is_some() {
             command.reply.integer(0);
             return Ok(());
         }

@@ -7,6 +7,7 @@ use crate::commit::{ObjectWrite, ReadRecord, UnitKind, WriteSet};
 use crate::entry::{ObjectAddress, ScanCursor};
 use crate::error::StoreError;
 use crate::image::ObjectImage;
+use crate::writes::KeyWrite;
 
 /// The handlers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,15 +175,16 @@ fn writes(reader: &mut ByteReader<'_>) -> Result<Option<WriteSet>, StoreError> {
     let Some(keys) = reader.u32() else { return Ok(None) };
     for _ in 0..keys {
         let Some(key) = take_bytes(reader) else { return Ok(None) };
-        let image = match optional(reader, put_value) {
-            Some(Some((expires_at_ms, value))) => Some(ObjectImage::of_key(key, value, expires_at_ms)?),
+        writes.keys.insert(match optional(reader, put_value) {
+            Some(Some((expires_at_ms, value))) => {
+                KeyWrite::Put(ObjectImage::of_key(key, value, expires_at_ms)?)
+            }
             Some(None) => {
                 crate::image::check_key(key)?;
-                None
+                KeyWrite::Delete(key.to_vec())
             }
             None => return Ok(None),
-        };
-        writes.keys.insert(key.to_vec(), image);
+        });
     }
     let Some(objects) = reader.u32() else { return Ok(None) };
     for _ in 0..objects {
@@ -243,12 +245,12 @@ pub(crate) fn append_put(to: &mut Vec<u8>, key: &[u8], value: &[u8], expires_at_
 pub(crate) fn append_commit(to: &mut Vec<u8>, reads: &[ReadRecord], writes: &WriteSet) {
     append_reads(to, reads);
     to.extend_from_slice(&(writes.keys.len() as u32).to_be_bytes());
-    for (key, image) in &writes.keys {
-        append_bytes(to, key);
-        to.push(u8::from(image.is_some()));
-        if let Some(image) = image {
+    for write in writes.keys.iter() {
+        append_bytes(to, write.key());
+        to.push(u8::from(write.image().is_some()));
+        if let Some(image) = write.image() {
             append_expiry(to, image.expires_at_ms());
-            append_bytes(to, image.value(key.len()));
+            append_bytes(to, image.value(write.key().len()));
         }
     }
     to.extend_from_slice(&(writes.objects.len() as u32).to_be_bytes());

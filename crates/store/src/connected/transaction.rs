@@ -13,6 +13,7 @@ use crate::layout::ObjectShape;
 use crate::limits;
 use crate::owner::back_off;
 use crate::transaction::ReadSet;
+use crate::writes::KeyWrite;
 
 /// What the body of [`ConnectedStore::transaction`] reads and writes by. The methods are those of
 /// [`Transaction`](crate::Transaction).
@@ -87,7 +88,12 @@ impl<'s> ConnectedTransaction<'s> {
 
     fn read_key(&mut self, key: &[u8], copy: bool) -> Result<Option<StoreEntry>, StoreError> {
         if let Some(reader) = &self.store.mapped {
-            let read = self.snapshot.key(&reader.view, key, copy);
+            let read = if copy {
+                self.snapshot.entry(&reader.view, key)
+            } else {
+                let head = self.snapshot.key(&reader.view, key, |_| ());
+                head.map(|found| found.map(|(head, ())| StoreEntry { value: Vec::new(), head }))
+            };
             return self.noted(read);
         }
         let store = self.store;
@@ -122,8 +128,8 @@ impl<'s> ConnectedTransaction<'s> {
     /// Returns the value of `key` with its version and expiry. What this transaction has put has no version yet
     /// ([`KeyVersion::ABSENT`]).
     pub fn entry(&mut self, key: &[u8]) -> Result<Option<StoreEntry>, StoreError> {
-        let Some(image) = self.writes.keys.get(key) else { return self.read_key(key, true) };
-        Ok(image.as_ref().map(|image| {
+        let Some(write) = self.writes.keys.get(key) else { return self.read_key(key, true) };
+        Ok(write.image().map(|image| {
             let head = EntryHead { version: KeyVersion::ABSENT, expires_at_ms: image.expires_at_ms() };
             StoreEntry { value: image.value(key.len()).to_vec(), head }
         }))
@@ -149,18 +155,18 @@ impl<'s> ConnectedTransaction<'s> {
     ) -> Result<(), StoreError> {
         let image = ObjectImage::of_key(key, value, expires_at_ms)?;
         self.check_size()?;
-        self.writes.keys.insert(key.to_vec(), Some(image));
+        self.writes.keys.insert(KeyWrite::Put(image));
         Ok(())
     }
 
     /// Deletes `key`, and returns whether it existed.
     pub fn delete(&mut self, key: &[u8]) -> Result<bool, StoreError> {
         let existed = match self.writes.keys.get(key) {
-            Some(image) => image.is_some(),
+            Some(write) => write.image().is_some(),
             None => self.read_key(key, false)?.is_some(),
         };
         self.check_size()?;
-        self.writes.keys.insert(key.to_vec(), None);
+        self.writes.keys.insert(KeyWrite::Delete(key.to_vec()));
         Ok(existed)
     }
 

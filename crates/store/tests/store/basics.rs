@@ -133,3 +133,46 @@ fn a_transaction_of_many_keys_is_whole() {
     }
     store.audit().unwrap();
 }
+
+#[test]
+fn a_transaction_reads_parts_and_heads_of_what_is_stored_and_of_what_it_has_put() {
+    let store = store();
+    store.publish_now(1000);
+    let long_key = vec![b'k'; 300];
+    store.put_until(b"k", b"0123456789abcdef", Some(5000)).unwrap();
+    store.put_until(&long_key, b"0123456789abcdef", Some(5000)).unwrap();
+    store.put(b"empty", b"").unwrap();
+    store.put_until(b"gone", b"x", Some(500)).unwrap();
+    let check = |tx: &mut caravan_store::Transaction<'_>, key: &[u8]| {
+        assert_eq!(tx.head(key)?.unwrap().expires_at_ms, Some(5000));
+        assert_eq!(tx.value_bytes(key)?, Some(16));
+        for (part, expected) in
+            [(0..16, "0123456789abcdef"), (3..12, "3456789ab"), (14..99, "ef"), (20..30, ""), (7..7, "")]
+        {
+            let found = tx.part(key, |bytes| {
+                assert_eq!(bytes, 16);
+                part.clone()
+            })?;
+            assert_eq!(found.as_deref(), Some(expected.as_bytes()), "{part:?}");
+        }
+        Ok::<_, StoreError>(())
+    };
+    store
+        .transaction(|tx| {
+            check(tx, b"k")?;
+            check(tx, &long_key)?;
+            tx.put_until(b"new", b"0123456789abcdef", Some(5000))?;
+            check(tx, b"new")?;
+            assert_eq!(tx.head(b"new")?.unwrap().version, KeyVersion::ABSENT);
+            assert_eq!(tx.value_bytes(b"empty")?, Some(0));
+            for absent in [&b"gone"[..], b"none"] {
+                assert_eq!(tx.head(absent)?, None);
+                assert_eq!(tx.value_bytes(absent)?, None);
+                assert_eq!(tx.part(absent, |bytes| 0..bytes)?, None);
+            }
+            tx.delete(b"k")?;
+            assert_eq!(tx.head(b"k")?, None);
+            Ok::<_, StoreError>(())
+        })
+        .unwrap();
+}

@@ -1,0 +1,161 @@
+//! The servers that are measured: Caravan's own, and its peers.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::chart::{CARAVAN, PEER};
+use crate::error::Error;
+use crate::interrupt::Interrupt;
+use crate::process::{ChildProgram, failed, is_installed};
+use crate::report::Contender;
+use crate::scratch::Scratch;
+use crate::store::pairs::PairProtocol;
+use crate::store::socket::SocketClient;
+use crate::usage::Usage;
+
+/// The number of a client's connections to each server.
+pub const CONNECTIONS: usize = 20;
+/// How long a server may take until it listens.
+const START_LIMIT: Duration = Duration::from_secs(20);
+/// How long a server may take for its end.
+const END_LIMIT: Duration = Duration::from_secs(10);
+/// The memory that Caravan and memcached may use: some, and so many bytes for each pair.
+const MEMORY_BYTES: (u64, u64) = (64 << 20, 256);
+
+/// A server that can be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PairServer {
+    Caravan,
+    Redis,
+    Valkey,
+    Memcached,
+}
+
+impl PairServer {
+    /// All servers. Ratios are to Redis, which comes first.
+    pub const ALL: [Self; 4] = [Self::Redis, Self::Valkey, Self::Memcached, Self::Caravan];
+
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::Caravan => "caravan",
+            Self::Redis => "redis",
+            Self::Valkey => "valkey",
+            Self::Memcached => "memcached",
+        }
+    }
+
+    pub fn contender(self) -> Contender {
+        let title = match self {
+            Self::Caravan => "caravan store serve",
+            Self::Redis => "redis-server",
+            Self::Valkey => "valkey-server",
+            Self::Memcached => "memcached",
+        };
+        Contender::new(self.key(), title, if self == Self::Caravan { CARAVAN } else { PEER })
+    }
+
+    /// Returns the package to install, if the server is missing.
+    pub fn missing(self) -> Option<&'static str> {
+        let (program, package) = match self {
+            Self::Caravan => return None,
+            Self::Redis => ("redis-server", "redis-server"),
+            Self::Valkey => ("valkey-server", "valkey-server"),
+            Self::Memcached => ("memcached", "memcached"),
+        };
+        (!is_installed(program)).then_some(package)
+    }
+
+    pub fn protocol(self) -> PairProtocol {
+        if self == Self::Memcached { PairProtocol::Memcached } else { PairProtocol::Resp }
+    }
+
+    fn command(self, folder: &Scratch, socket: &PathBuf, keys: u64) -> Command {
+        let memory_bytes = MEMORY_BYTES.0 + MEMORY_BYTES.1 * keys;
+        let mut command;
+        match self {
+            Self::Caravan => {
+                // This program's own path may meanwhile lead to another build.
+                command = Command::new("/proc/self/exe");
+                command.args(["store", "serve", &format!("bench-{}", std::process::id()), "--memory"]);
+                command.arg(memory_bytes.to_string()).arg("--socket").arg(socket);
+            }
+            Self::Redis | Self::Valkey => {
+                command = Command::new(if self == Self::Redis { "redis-server" } else { "valkey-server" });
+                command.args(["--port", "0", "--save", "", "--appendonly", "no", "--dir"]);
+                command.arg(folder.path()).arg("--unixsocket").arg(socket);
+            }
+            Self::Memcached => {
+                command = Command::new("memcached");
+                // One thread takes the least processor time for each operation.
+                command
+                    .args(["-U", "0", "-t", "1", "-m", &(memory_bytes >> 20).to_string(), "-s"])
+                    .arg(socket);
+                if rustix::process::geteuid().is_root() {
+                    command.args(["-u", "root"]);
+                }
+            }
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        command
+    }
+}
+
+/// A server that runs until this value is dropped, filled with all pairs, and a client of it.
+#[derive(Debug)]
+pub struct RunningServer {
+    pub server: PairServer,
+    pub client: SocketClient,
+    /// The process that serves; it may be a child of the one that was started.
+    pid: i32,
+    /// The bytes that each pair takes: by the growth of the process's resident memory, and as the server counts them.
+    pub resident_bytes: f64,
+    pub counted_bytes: Option<f64>,
+    process: ChildProgram,
+    #[allow(dead_code, reason = "is removed after the process has ended")]
+    folder: Scratch,
+}
+
+impl RunningServer {
+    pub fn start(server: PairServer, keys: u64, interrupt: &Interrupt) -> Result<Self, Error> {
+        let folder = Scratch::create()?;
+        let (socket, log) = (folder.path().join("socket"), folder.path().join("log"));
+        let mut process = ChildProgram::logged(server.key(), server.command(&folder, &socket, keys), &log)?;
+        let deadline = Instant::now() + START_LIMIT;
+        let connect = || SocketClient::connect(&socket, server.protocol(), CONNECTIONS).ok();
+        let mut client = process.until(deadline, interrupt, connect)?;
+        let is_resp = server.protocol() == PairProtocol::Resp;
+        let pid = if is_resp { client.info("process_id")? as i32 } else { process.pid() as i32 };
+        let bytes = |client: &mut SocketClient| {
+            let counted = is_resp.then(|| client.info("used_memory")).transpose()?;
+            Ok::<_, Error>((resident_bytes(pid)?, counted))
+        };
+        let before = bytes(&mut client)?;
+        client.fill(keys, interrupt)?;
+        let after = bytes(&mut client)?;
+        let each = |before: u64, after: u64| after.saturating_sub(before) as f64 / keys as f64;
+        let counted_bytes = before.1.zip(after.1).map(|(before, after)| each(before, after));
+        let resident_bytes = each(before.0, after.0);
+        Ok(Self { server, client, pid, resident_bytes, counted_bytes, process, folder })
+    }
+
+    /// Returns the processor time of the server so far.
+    pub fn usage(&self) -> Result<Usage, Error> {
+        Usage::of(self.pid).map_err(|why| failed(self.server.key(), &why))
+    }
+}
+
+impl Drop for RunningServer {
+    fn drop(&mut self) {
+        self.process.terminate(END_LIMIT);
+    }
+}
+
+/// Returns the resident memory of a process.
+fn resident_bytes(pid: i32) -> Result<u64, Error> {
+    let path = format!("/proc/{pid}/status");
+    let text = std::fs::read_to_string(&path).map_err(Error::file("read", path.as_ref()))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    kib.map(|kib| kib << 10).ok_or_else(|| failed("server", &"its memory cannot be read"))
+}

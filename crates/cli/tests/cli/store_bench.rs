@@ -1,0 +1,92 @@
+//! Tests of `caravan bench store` as a user runs it. The figures of such small runs mean nothing; the tests check that
+//! there are some.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::process::Stdio;
+
+use crate::common::{Folder, caravan, json, signal, text, wait_for};
+use rustix::process::Signal;
+use serde_json::Value;
+
+/// True if a process runs whose command line or working folder contains the marker.
+fn knows(marker: &str) -> bool {
+    let processes = fs::read_dir("/proc").expect("/proc").flatten();
+    let mut lines = processes.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
+    lines.any(|line| String::from_utf8_lossy(&line).contains(marker))
+}
+
+/// True if the folder for temporary files has none, and no process of the benchmark is left.
+fn is_clean(folder: &Folder) -> bool {
+    let mut files = fs::read_dir(folder.path()).expect("a folder");
+    files.next().is_none() && !knows(folder.path().to_str().expect("UTF-8"))
+}
+
+fn keys(rows: &Value) -> Vec<&str> {
+    rows.as_array().expect("a list").iter().filter_map(|row| row["key"].as_str()).collect()
+}
+
+#[test]
+fn every_benchmark_measures_the_store_beside_the_peers_that_are_there() {
+    let folder = Folder::new();
+    let mut command = caravan();
+    let words = "bench store --keys 3000 --rounds 2 --seconds 0.02 --json - --svg=";
+    let output =
+        command.args(words.split(' ')).env("TMPDIR", folder.path()).output().expect("the command starts");
+    let table = text(&output.stderr);
+    let json = json(&output);
+    assert_eq!((&json["schema"], &json["benchmark"]), (&"caravan-bench/1".into(), &"store".into()));
+    assert_eq!(json["facts"]["keys"], 3000);
+    let cases = json["cases"].as_array().expect("a list");
+    let names = "get get-many put socket-get socket-set socket-get-64 socket-set-64 memory";
+    assert_eq!(keys(&json["cases"]).join(" "), names);
+    let notes = json["notes"].to_string();
+    for case in cases {
+        let contenders = keys(&case["contenders"]);
+        assert_eq!(contenders.last(), Some(&"caravan"), "{case}");
+        for peer in ["redis", "memcached", "valkey", "lmdb"] {
+            let is_missing = notes.contains(&format!("Not installed: {peer} (apt install "));
+            let is_expected = match peer {
+                "lmdb" => matches!(case["key"].as_str(), Some("get-many" | "put" | "memory")),
+                _ => case["key"] != "put",
+            };
+            assert_eq!(contenders.contains(&peer), is_expected && !is_missing, "{peer} {case}");
+        }
+        for one in case["contenders"].as_array().expect("a list") {
+            let figures = one["figures"].as_object().expect("figures");
+            let median = |name: &str| figures[name]["median"].as_f64().expect(name);
+            // A tiny server's memory may not grow by a page, and its processor time be below a tick.
+            let is_coarse = |name: &str| matches!(name, "resident_bytes" | "server_cpu_us");
+            let is_positive = |name: &String| median(name) > 0.0 || is_coarse(name) && median(name) == 0.0;
+            assert!(!figures.is_empty() && figures.keys().all(is_positive), "{one}");
+            let rounds = if case["key"] == "memory" { 1 } else { 2 };
+            let are_whole = |figure: &Value| figure["samples"].as_array().map(Vec::len) == Some(rounds);
+            assert!(figures.values().all(are_whole), "{one}");
+        }
+    }
+    let get = &cases[0]["contenders"].as_array().expect("a list").last().expect("one")["figures"];
+    assert!(get["p50_us"]["median"].as_f64() <= get["p99_us"]["median"].as_f64(), "{get}");
+    assert!(cases[0]["goals"][0]["is_reached"].is_boolean(), "{}", cases[0]);
+    assert!(notes.contains("M random keys a second"), "{notes}");
+    assert!(table.contains("CPU us of the server") && table.contains("round 2 of 2"), "{table}");
+    assert!(is_clean(&folder));
+}
+
+#[test]
+fn ctrl_c_ends_the_servers_and_the_reader() {
+    let folder = Folder::new();
+    let mut command = caravan();
+    command.args("bench store --keys 3000 --only get --seconds 30 --json= --svg=".split(' '));
+    let mut child =
+        command.env("TMPDIR", folder.path()).stderr(Stdio::piped()).spawn().expect("the command starts");
+    let mut complaints = BufReader::new(child.stderr.take().expect("a pipe"));
+    let mut said = String::new();
+    while !said.contains("round 1") {
+        assert!(complaints.read_line(&mut said).expect("a line") > 0, "{said}");
+    }
+    assert!(!is_clean(&folder), "{said}");
+    signal(&child, Signal::INT);
+    complaints.read_to_string(&mut said).expect("the rest");
+    assert_eq!(child.wait().expect("ended").code(), Some(130), "{said}");
+    wait_for("all of it to end", || is_clean(&folder));
+}
