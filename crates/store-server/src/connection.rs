@@ -36,17 +36,61 @@ pub(crate) struct StoreConnection {
     input: Vec<u8>,
     sent: usize,
     paused_until: Option<Instant>,
+    /// The bytes of the requests that [`receive`](Self::receive) has served since the last write; `None` if it has not
+    /// been called.
+    received: Option<usize>,
     /// When the client last took a byte of the output, or had none to take.
     moved: Instant,
 }
 
 impl StoreConnection {
     pub(crate) fn new(socket: OwnedFd, session: Session, now: Instant) -> Self {
-        Self { socket, session, input: Vec::new(), sent: 0, paused_until: None, moved: now }
+        let (input, sent, paused_until, received) = (Vec::new(), 0, None, None);
+        Self { socket, session, input, sent, paused_until, received, moved: now }
     }
 
-    /// Goes on as far as possible: at most one read, so that other connections have their turn. The worker's `spare` buffer
-    /// is lent to the connection while it has input, so that an idle connection has none.
+    /// Reads once and serves the requests. The replies wait for [`advance`](Self::advance). Returns whether the
+    /// connection is still there.
+    ///
+    /// The worker first calls this for all connections that have input: a reply wakes its client up, which would
+    /// interrupt the service of the others.
+    pub(crate) fn receive(
+        &mut self,
+        state: &ServerState,
+        spare: &mut Vec<u8>,
+        now: Instant,
+        now_ms: u64,
+    ) -> bool {
+        if self.paused_until.is_some() || !self.session.output().is_empty() {
+            return true;
+        }
+        self.moved = now;
+        let is_there = match self.read(state, spare) {
+            Ok(ReadOutcome::Bytes | ReadOutcome::Nothing) => true,
+            Ok(ReadOutcome::End) | Err(_) => false,
+        };
+        self.received = Some(self.serve(now_ms));
+        self.return_to(spare);
+        is_there
+    }
+
+    /// Serves requests, and returns the number of their bytes.
+    fn serve(&mut self, now_ms: u64) -> usize {
+        let taken = self.session.serve(&self.input, now_ms);
+        self.input.drain(..taken);
+        taken
+    }
+
+    /// Gives the buffer back if it is empty.
+    fn return_to(&mut self, spare: &mut Vec<u8>) {
+        if self.input.is_empty() && self.input.capacity() > spare.capacity() {
+            *spare = std::mem::take(&mut self.input);
+            spare.shrink_to(limits::BUFFER_KEPT_BYTES);
+        }
+    }
+
+    /// Goes on as far as possible: at most one read since the last call, so that other connections have their turn. The
+    /// worker's `spare` buffer is lent to the connection while it has input, so that an idle connection has none.
     pub(crate) fn advance(
         &mut self,
         state: &ServerState,
@@ -55,10 +99,7 @@ impl StoreConnection {
         now_ms: u64,
     ) -> ConnectionWait {
         let wait = self.try_advance(state, spare, now, now_ms).unwrap_or(ConnectionWait::End);
-        if self.input.is_empty() && self.input.capacity() > spare.capacity() {
-            *spare = std::mem::take(&mut self.input);
-            spare.shrink_to(limits::BUFFER_KEPT_BYTES);
-        }
+        self.return_to(spare);
         wait
     }
 
@@ -72,14 +113,13 @@ impl StoreConnection {
         if let Some(until) = self.paused_until.filter(|until| *until > now) {
             return Ok(ConnectionWait::Time(until));
         }
-        let mut has_read = false;
+        let mut has_read = self.received.is_some();
         loop {
             self.paused_until = None;
             if self.session.output().is_empty() {
                 self.moved = now;
             }
-            let taken = self.session.serve(&self.input, now_ms);
-            self.input.drain(..taken);
+            let taken = self.received.take().unwrap_or(0) + self.serve(now_ms);
             let pause = self.session.take_pause();
             if !pause.is_zero() {
                 // The reply comes after the pause.

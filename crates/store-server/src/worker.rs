@@ -148,13 +148,9 @@ impl StoreWorker {
         while !self.post().is_ending.load(Ordering::Acquire) {
             self.wait(&mut events, self.longest_wait(Instant::now()));
             let (now, now_ms) = self.publish_now();
-            for token in events.drain(..) {
-                if token == BELL {
-                    self.welcome();
-                } else {
-                    self.advance(token, now, now_ms);
-                }
-            }
+            // All requests are served before the first reply is sent.
+            events.retain(|token| self.receive(*token, now, now_ms));
+            events.drain(..).for_each(|token| self.advance(token, now, now_ms));
             self.wake(now, now_ms);
             if self.removes_expired() && now.saturating_duration_since(swept) >= limits::EXPIRY_INTERVAL {
                 swept = now;
@@ -235,6 +231,20 @@ impl StoreWorker {
         let back = self.posts[to].hand_over(handed);
         self.post().connections.fetch_sub(count - back.len(), Ordering::Relaxed);
         back.into_iter().for_each(|connection| self.adopt(connection));
+    }
+
+    /// Serves what has arrived on a connection, and returns whether it is there to be advanced.
+    fn receive(&mut self, token: u64, now: Instant, now_ms: u64) -> bool {
+        if token == BELL {
+            self.welcome();
+            return false;
+        }
+        let Some((connection, _)) = self.connections.get_mut(&token) else { return false };
+        let is_there = connection.receive(&self.state, &mut self.spare, now, now_ms);
+        if !is_there {
+            self.close(token);
+        }
+        is_there
     }
 
     fn advance(&mut self, token: u64, now: Instant, now_ms: u64) {
