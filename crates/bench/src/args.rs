@@ -18,6 +18,7 @@ pub enum BenchCommand {
     Erlang(Erlang),
     Ring(RingArgs),
     Rdma(Rdma),
+    Tcp(Tcp),
     Pipe(PipeBench),
     Engine(EngineBench),
     Compare(Compare),
@@ -81,7 +82,7 @@ pub struct Erlang {
 #[derive(Debug, clap::Args)]
 pub struct ResultFiles {
     /// Write results as JSON; '-' for standard output (the table then goes to standard error), '' for none; by
-    /// default results/erlang.json, engine.json, pipe.json or pipe-steps.json, and none of ring and rdma
+    /// default results/erlang.json, engine.json, pipe.json or pipe-steps.json, and none of ring, rdma and tcp
     #[arg(long, value_name = "FILE", value_parser = file())]
     json: Option<PathBuf>,
     /// Write a chart as SVG; '' for none; by default it is beside the JSON's default
@@ -103,7 +104,7 @@ impl ResultFiles {
     fn or_default(wanted: &Option<PathBuf>, benchmark: &str, ending: &str) -> PathBuf {
         match (wanted, benchmark) {
             (Some(path), _) => path.clone(),
-            (None, "ring" | "rdma") => PathBuf::new(),
+            (None, "ring" | "rdma" | "tcp") => PathBuf::new(),
             (None, _) => format!("results/{benchmark}.{ending}").into(),
         }
     }
@@ -466,6 +467,29 @@ pub struct Rdma {
     /// Measure only the link, without the other programs
     #[arg(long)]
     pub alone: bool,
+    #[command(flatten)]
+    pub files: ResultFiles,
+}
+
+/// Measure one-sided reads over TCP, beside a redis-server's GETs
+///
+/// Measures reads of 64 bytes of another process's memory over TCP within this machine, with 1, 16 and 256
+/// under way, sealed and in the clear. In turn with them, measures GETs of 64 bytes with redis-benchmark, with as many
+/// under way in pipelines of up to 64. Both sides' processor time is counted.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  caravan bench tcp
+  caravan bench tcp --rounds 3 --reads 200000 --json results/tcp.json
+
+Without redis-server and redis-benchmark (packages redis-server, redis-tools) only the reads are measured.")]
+pub struct Tcp {
+    /// Number of rounds; each round measures every contender once
+    #[arg(long, value_name = "R", default_value_t = 9, value_parser = RangedU64ValueParser::<usize>::new().range(1..=10_000))]
+    pub rounds: usize,
+    /// Reads in a sample with 256 under way; samples with fewer under way have fewer
+    #[arg(long, value_name = "N", default_value_t = 2_000_000, value_parser = RangedU64ValueParser::<u64>::new().range(256..=1_000_000_000))]
+    pub reads: u64,
     #[command(flatten)]
     pub files: ResultFiles,
 }

@@ -23,6 +23,7 @@ mod ring;
 pub mod scratch;
 mod stats;
 mod steps;
+mod tcp;
 mod usage;
 
 pub use args::{BenchCommand, quantity, ring_bytes, seconds, size};
@@ -36,6 +37,7 @@ pub fn run(bench: &BenchCommand) -> Result<()> {
         BenchCommand::Erlang(args) => erlang::run(args),
         BenchCommand::Ring(args) => ring::run(args),
         BenchCommand::Rdma(args) => rdma::run(args),
+        BenchCommand::Tcp(args) => tcp::run(args),
         BenchCommand::Engine(args) => engine::run(args),
         BenchCommand::Pipe(args) if args.steps => steps::run(args),
         BenchCommand::Pipe(args) => hosts::run(args),
@@ -44,6 +46,7 @@ pub fn run(bench: &BenchCommand) -> Result<()> {
             PeerTask::Ring(task) => ring::peer(task),
             PeerTask::Engine(task) => engine::peer(task),
             PeerTask::Rdma => rdma::peer(),
+            PeerTask::Tcp => tcp::peer(),
             PeerTask::Steps => steps::peer(),
         },
     }

@@ -32,6 +32,7 @@ pub enum PeerTask {
     Ring(RingTask),
     Engine(EngineTask),
     Rdma,
+    Tcp,
     Steps,
 }
 

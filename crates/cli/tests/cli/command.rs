@@ -11,6 +11,7 @@ fn help_shows_options_and_examples() {
         (&["--help"][..], "caravan bench erlang"),
         (&["bench", "--help"], "a bare loop in C"),
         (&["bench", "engine", "--help"], "caravan bench engine --only interlink,tunnel2"),
+        (&["bench", "tcp", "--help"], "caravan bench tcp --rounds 3"),
         (&["engine", "run", "--help"], "caravan engine run bridge.toml --duration 10"),
         (&["pipe", "--help"], "echo hello | caravan pipe host1:'tr [:lower:] [:upper:]' host2:'rev'"),
         (&["pipe", "--help"], "  255    the pipeline was not set up, or a host or a connection was lost"),
