@@ -59,11 +59,12 @@ until_there() {
     done
 }
 
-# test_program PACKAGE TEST: builds that test of cargo's and prints the path of its program.
+# test_program TEST: builds that test of the workspace and prints the path of its program. Of one package alone, cargo
+# would compile crates with other features than `make test` does, and thus once more.
 test_program() {
     local program
-    program=$("$CARGO" test --locked --quiet -p "$1" --test "$2" --no-run --message-format=json |
+    program=$("$CARGO" test --locked --quiet --workspace --test "$1" --no-run --message-format=json |
         sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -1)
-    [ -x "$program" ] || { echo "  cargo built no test $2 of $1" >&2 && return 1; }
+    [ -x "$program" ] || { echo "  cargo built no test $1" >&2 && return 1; }
     echo "$program"
 }

@@ -18,7 +18,8 @@ use common::conformance::ARENA_BYTES;
 use common::lending::MakePair;
 use common::pair::Pair;
 use common::party::{Party, alternate, in_threads};
-use common::{PATIENCE, readable};
+use common::tcp_liar::{SECRET, as_frames, end, greeting, record, sockets, victim, victim_and_liar};
+use common::{PATIENCE, any_size, readable, seeds};
 
 const FAULTS: Faults =
     Faults { full: 5, short_poll: 5, empty_look: 5, empty_wake: 5, end_at_call: 0, unmapped: false };
@@ -133,56 +134,6 @@ fn long_operations_come_whole() {
     }
 }
 
-/// A peer made by hand: it greets as it should, and then writes what it likes.
-struct Liar {
-    socket: TcpStream,
-    _seal: Seal,
-}
-
-const SECRET: [u8; 32] = [7; 32];
-
-fn greeting(exposed: [u64; 3], sealing: u8) -> Vec<u8> {
-    let words = exposed.map(u64::to_be_bytes);
-    [&b"caravTP\x01"[..], &[sealing], words.as_flattened(), &[1, 1]].concat()
-}
-
-fn record(seal: Option<&mut Seal>, body: &[u8]) -> Vec<u8> {
-    let head = (body.len() as u32).to_be_bytes();
-    let mut body = body.to_vec();
-    let tag = seal.map(|seal| seal.seal(&head, &mut body).unwrap());
-    [&head[..], &body, tag.as_ref().map_or(&[], |tag| &tag[..])].concat()
-}
-
-fn sockets() -> (TcpStream, TcpStream) {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    (near, listener.accept().unwrap().0)
-}
-
-fn victim(socket: TcpStream, limit: Duration) -> Result<TcpEndpoint, Error> {
-    let exposure = Exposure { exposed: 1024..2048, ..Exposure::all(4096) };
-    tcp::over(socket.into(), TcpSide::Listening, &SECRET, TcpSealing::Plain, &exposure, limit)
-}
-
-/// Makes a victim and a liar, which has greeted.
-fn victim_and_liar() -> (TcpEndpoint, Liar) {
-    let (mut socket, theirs) = sockets();
-    let mut seal = Seal::new(&SECRET, &[b"caravan tcp 1 connecting"]).unwrap();
-    socket.write_all(&record(Some(&mut seal), &greeting([4096, 0, 4096], 0))).unwrap();
-    let victim = victim(theirs, PATIENCE).unwrap();
-    (victim, Liar { socket, _seal: seal })
-}
-
-fn end(endpoint: &mut TcpEndpoint) -> Error {
-    let (begun, mut events) = (Instant::now(), Vec::new());
-    loop {
-        if let Err(error) = endpoint.poll(&mut events, 16) {
-            return error;
-        }
-        assert!(begun.elapsed() < PATIENCE, "it goes on after {events:?}");
-    }
-}
-
 #[test]
 fn lies_end_the_connection_with_their_names() {
     let place = |place: u64| place.to_be_bytes();
@@ -230,6 +181,31 @@ fn lies_end_the_connection_with_their_names() {
         let (mut victim, mut liar) = victim_and_liar();
         liar.socket.write_all(&head).unwrap();
         assert!(matches!(end(&mut victim), Error::Protocol(..)));
+    }
+}
+
+/// Frames of every kind with any numbers in them, whole and cut.
+#[test]
+fn any_frames_reach_nothing_outside() {
+    for seed in seeds(300) {
+        let mut random = Random::new(seed);
+        let mut input = vec![random.number() as u8];
+        for _ in 0..random.below(20) {
+            let code = random.below(14) as u8;
+            let place = match random.below(3) {
+                0 => 1000 + random.below(1200),
+                1 => random.below(3) << 40 | random.below(5000),
+                _ => random.number(),
+            };
+            let length = any_size(&mut random, if seed % 2 == 0 { 64 } else { u64::from(u32::MAX) }) as u32;
+            input.push(code);
+            if !matches!(code, 6..=8 | 11..) {
+                input.extend(place.to_be_bytes());
+            }
+            input.extend(length.to_be_bytes());
+            input.extend((0..length.min(64)).map(|_| random.number() as u8));
+        }
+        as_frames(&input);
     }
 }
 

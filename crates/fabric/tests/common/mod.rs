@@ -10,6 +10,7 @@ pub mod pair;
 pub mod party;
 pub mod pattern;
 pub mod process;
+pub mod tcp_liar;
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
