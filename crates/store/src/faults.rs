@@ -15,6 +15,8 @@ pub enum PlantedFault {
     NoRevalidation = 3,
     /// A key counts as absent although its bucket has changed during the lookup.
     HastyAbsence = 4,
+    /// Any version counts as the required one (WATCH).
+    IgnoredRequirement = 5,
 }
 
 #[cfg(feature = "faults")]

@@ -172,7 +172,8 @@ impl<'s> Transaction<'s> {
     pub fn require(&mut self, key: &[u8], version: KeyVersion) -> Result<(), StoreError> {
         let read = self.snapshot.key(&self.core.view, key, false);
         let stored = self.noted(read)?.map_or(KeyVersion::ABSENT, |entry| entry.head.version);
-        if stored == version { Ok(()) } else { Err(StoreError::VersionChanged) }
+        let is_required = stored == version || is_planted(PlantedFault::IgnoredRequirement);
+        if is_required { Ok(()) } else { Err(StoreError::VersionChanged) }
     }
 
     /// Sets the value of `key`, which then never expires.

@@ -1,0 +1,114 @@
+//! Clients that are stopped and killed, beside a server that is stopped; and the same with a fault planted.
+
+use std::time::{Duration, Instant};
+
+use caravan_store::faults::PlantedFault;
+
+use crate::clients::{ClientFault, Workload};
+use crate::cycles::{Rule, judge};
+use crate::history::{Outcome, Record};
+use crate::rig::{Storm, raise};
+
+/// Kills in one history: what is longer only takes more memory.
+const KILLS_AT_ONCE: usize = 60;
+/// For how long a planted fault may stay unnoticed.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn environment(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+}
+
+fn seed() -> u64 {
+    let seed = environment("CARAVAN_SEED").unwrap_or_else(crate::history::now_ns);
+    println!("CARAVAN_SEED={seed}");
+    seed
+}
+
+fn calm() -> Storm {
+    let (in_server, in_clients, between) = (None, None, None);
+    Storm { workload: Workload::Chains, kills: KILLS_AT_ONCE, seed: seed(), in_server, in_clients, between }
+}
+
+fn describe(records: &[Record]) -> String {
+    let count = |outcome| records.iter().filter(|record| record.outcome == outcome).count();
+    let outcomes = [Outcome::Done, Outcome::Refused, Outcome::Unknown].map(count);
+    format!("{} transactions, {} refused, {} without a reply", outcomes[0], outcomes[1], outcomes[2])
+}
+
+#[test]
+fn every_history_has_an_order() {
+    let kills = environment("CARAVAN_KILLS").map_or(KILLS_AT_ONCE, |kills| kills as usize);
+    let mut storm = calm();
+    let mut killed = 0;
+    while killed < kills {
+        let aftermath = raise(storm);
+        killed += storm.kills;
+        println!("{killed} kills, {} stops: {}", aftermath.stops, describe(&aftermath.records));
+        if let Err(violation) = judge(&aftermath.records) {
+            panic!("seed {}: {:?}: {}", storm.seed, violation.rule, violation.text);
+        }
+        assert!(aftermath.is_sound, "the server's memory is damaged, as it says above");
+        assert!(aftermath.records.len() > 10 * storm.kills, "the clients hardly did anything");
+        storm.seed += 1;
+    }
+}
+
+/// Raises storms until the judge notices, by one of these rules.
+fn assert_noticed(rules: &[Rule], mut storm: Storm) {
+    let begin = Instant::now();
+    storm.kills = 5;
+    while begin.elapsed() < PATIENCE {
+        let aftermath = raise(storm);
+        if let Err(violation) = judge(&aftermath.records) {
+            println!("{}: {:?}: {}", describe(&aftermath.records), violation.rule, violation.text);
+            assert!(rules.contains(&violation.rule), "{:?} is no sign of this fault", violation.rule);
+            return;
+        }
+        storm.seed += 1;
+    }
+    panic!("the planted fault was not noticed");
+}
+
+#[test]
+fn a_commit_that_does_not_validate_is_noticed() {
+    assert_noticed(
+        &[Rule::LostUpdate, Rule::Order, Rule::Cycle],
+        Storm { in_server: Some(PlantedFault::NoValidation), ..calm() },
+    );
+}
+
+#[test]
+fn a_watch_that_is_ignored_is_noticed() {
+    assert_noticed(
+        &[Rule::LostUpdate, Rule::Order, Rule::Cycle],
+        Storm { in_server: Some(PlantedFault::IgnoredRequirement), ..calm() },
+    );
+}
+
+#[test]
+fn a_snapshot_of_two_moments_is_noticed() {
+    assert_noticed(
+        &[Rule::Cycle, Rule::Internal],
+        Storm { in_clients: Some(PlantedFault::NoRevalidation), ..calm() },
+    );
+}
+
+#[test]
+fn a_torn_read_is_noticed() {
+    // A part of a list can look like another list.
+    assert_noticed(
+        &[Rule::Garbage, Rule::Order, Rule::LostUpdate, Rule::Repeated],
+        Storm { in_clients: Some(PlantedFault::TornRead), ..calm() },
+    );
+}
+
+#[test]
+fn a_reply_before_the_write_is_noticed() {
+    assert_noticed(&[Rule::Cycle], Storm { between: Some(ClientFault::EarlyReply), ..calm() });
+}
+
+#[test]
+fn a_request_that_is_done_twice_is_noticed() {
+    assert_noticed(&[Rule::Repeated], Storm { between: Some(ClientFault::Repeat), ..calm() });
+}
