@@ -10,6 +10,8 @@ PREFIX = /usr/local
 DESTDIR =
 # make test STAGES="eunit ct" runs only these stages; make test-verbs has stages of its own.
 STAGES =
+# make store-histories KILLS=2000 stops and kills that often.
+KILLS = 300
 # make otp-suites ARGS="--suite rpc_SUITE", make apps ARGS="--queue quorum".
 ARGS =
 
@@ -60,6 +62,11 @@ test-verbs: ## run the tests over RDMA, in a virtual machine with software devic
 	@scripts/bootstrap verbs
 	@$(MAKE) --no-print-directory build
 	@tests/verbs/run $(STAGES)
+
+.PHONY: store-histories
+store-histories: ## judge histories of the store with Porcupine, which is written in Go (KILLS=2000 for a long run)
+	@scripts/bootstrap histories
+	@CARAVAN_KILLS=$(KILLS) tests/histories/run
 
 .PHONY: example
 example: ## run the example app in a packet engine for a second

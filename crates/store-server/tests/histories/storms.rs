@@ -1,5 +1,6 @@
 //! Clients that are stopped and killed, beside a server that is stopped; and the same with a fault planted.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use caravan_store::faults::PlantedFault;
@@ -17,6 +18,10 @@ const PATIENCE: Duration = Duration::from_secs(120);
 fn environment(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+}
+
+fn kills() -> usize {
+    environment("CARAVAN_KILLS").map_or(KILLS_AT_ONCE, |kills| kills as usize)
 }
 
 fn seed() -> u64 {
@@ -38,8 +43,7 @@ fn describe(records: &[Record]) -> String {
 
 #[test]
 fn every_history_has_an_order() {
-    let kills = environment("CARAVAN_KILLS").map_or(KILLS_AT_ONCE, |kills| kills as usize);
-    let mut storm = calm();
+    let (kills, mut storm) = (kills(), calm());
     let mut killed = 0;
     while killed < kills {
         let aftermath = raise(storm);
@@ -57,7 +61,7 @@ fn every_history_has_an_order() {
 /// Raises storms until the judge notices, by one of these rules.
 fn assert_noticed(rules: &[Rule], mut storm: Storm) {
     let begin = Instant::now();
-    storm.kills = 5;
+    storm.kills = 20;
     while begin.elapsed() < PATIENCE {
         let aftermath = raise(storm);
         if let Err(violation) = judge(&aftermath.records) {
@@ -68,6 +72,35 @@ fn assert_noticed(rules: &[Rule], mut storm: Storm) {
         storm.seed += 1;
     }
     panic!("the planted fault was not noticed");
+}
+
+/// Writes histories of single values for `tests/histories/run`: sound ones, and some with each fault planted.
+#[test]
+#[ignore = "run by make store-histories"]
+fn write_histories() {
+    let Some(folder) = std::env::var_os("CARAVAN_HISTORIES").map(PathBuf::from) else { return };
+    let storm = Storm { workload: Workload::Registers, ..calm() };
+    let mut seed = storm.seed;
+    let mut raise_into = |name: String, changed: Storm| {
+        seed += 1;
+        let aftermath = raise(Storm { seed, ..changed });
+        assert!(aftermath.is_sound, "the server's memory is damaged, as it says above");
+        println!("{name}: {}", describe(&aftermath.records));
+        let lines =
+            aftermath.records.iter().map(|record| serde_json::to_string(record).expect("JSON") + "\n");
+        std::fs::write(folder.join(format!("{name}.jsonl")), lines.collect::<String>()).expect("written");
+    };
+    for number in 0..kills().div_ceil(KILLS_AT_ONCE) {
+        raise_into(format!("sound-{number}"), storm);
+    }
+    for number in 0..5 {
+        let mut faulty = |name: &str, changed| raise_into(format!("faulty-{name}-{number}"), changed);
+        faulty("validation", Storm { in_server: Some(PlantedFault::NoValidation), ..storm });
+        faulty("watch", Storm { in_server: Some(PlantedFault::IgnoredRequirement), ..storm });
+        faulty("torn", Storm { in_clients: Some(PlantedFault::TornRead), ..storm });
+        faulty("early", Storm { between: Some(ClientFault::EarlyReply), ..storm });
+        faulty("repeat", Storm { between: Some(ClientFault::Repeat), ..storm });
+    }
 }
 
 #[test]
