@@ -8,15 +8,19 @@ mod entry;
 mod error;
 #[doc(hidden)]
 pub mod faults;
+mod gate;
 mod image;
 mod layout;
 pub mod limits;
+mod log;
 mod lookup;
+mod memory;
 mod options;
 mod owner;
 #[doc(hidden)]
 pub mod protocol;
 mod reader;
+mod recovery;
 mod scan;
 mod split;
 mod store;

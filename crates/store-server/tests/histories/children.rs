@@ -31,6 +31,9 @@ const FAULTS: &[PlantedFault] = &[
     PlantedFault::NoValidation,
     PlantedFault::NoRevalidation,
     PlantedFault::IgnoredRequirement,
+    PlantedFault::NoRecord,
+    PlantedFault::NoRedo,
+    PlantedFault::RedoAlways,
 ];
 
 /// A started process, killed when it is dropped.
@@ -51,6 +54,12 @@ impl Running {
         self.0.wait().expect("waited").success()
     }
 
+    /// Kills it, and waits for its end.
+    pub fn end(&mut self) {
+        self.0.kill().expect("killed");
+        self.0.wait().expect("waited");
+    }
+
     /// Returns whether it has ended before it was killed.
     pub fn has_ended(&mut self) -> bool {
         self.0.try_wait().expect("waited").is_some()
@@ -59,19 +68,20 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        // It fails only for a process that has ended and was waited for.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Starts a process that has this descriptor as its standard input.
-pub fn start(order: &Order, input: OwnedFd) -> Running {
+/// Starts a process with this standard input and output.
+pub fn start(order: &Order, input: OwnedFd, output: Stdio) -> Running {
     let mut command = Command::new(std::env::current_exe().expect("a path"));
     command
         .args(["--ignored", "--exact", "children::child", "--quiet", "--nocapture"])
         .env(ORDER, serde_json::to_string(order).expect("JSON"))
         .stdin(input)
-        .stdout(Stdio::piped());
+        .stdout(output);
     Running(command.spawn().expect("started"))
 }
 
@@ -90,8 +100,10 @@ fn child() {
         Role::Client(order) => clients::run(input, order),
         Role::Server(order) => rig::serve(input, order),
     };
+    // At once: the harness would go on to write to an output that may be closed.
     if let Err(text) = done {
         eprintln!("{:?}: {text}", order.role);
         std::process::exit(1);
     }
+    std::process::exit(0);
 }

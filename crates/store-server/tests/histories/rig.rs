@@ -2,14 +2,15 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use caravan_segment::passing::{self, Doorway, DoorwayAddress};
 use caravan_store::faults::PlantedFault;
 use caravan_store::{Store, StoreOptions};
 use caravan_store_server::{ServerOptions, StoreServer};
@@ -20,9 +21,11 @@ use crate::children::{self, Order, Role, Running};
 use crate::clients::{ClientFault, ClientOrder, Workload};
 use crate::history::{self, Random, Record};
 
-/// How long a process may take to start, on a machine that is slow and busy.
-const START_MAX: Duration = Duration::from_secs(60);
+const MEMORY_BYTES: u64 = 64 << 20;
 const CLIENTS: usize = 4;
+
+/// The byte by which a server says that it serves. What the test harness says has none of it.
+const READY: u8 = b'!';
 
 /// What a server process is told when it starts.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -30,20 +33,19 @@ pub struct ServerOrder {
     socket: PathBuf,
 }
 
-/// Serves until its input ends, and then checks that all memory in use can be reached and is as it was written.
-pub fn serve(input: OwnedFd, order: &ServerOrder) -> Result<(), String> {
+/// Serves the store in the memory that is its standard input until its standard output is closed by the other side. Then it
+/// checks that all memory in use can be reached and is as it was written.
+pub fn serve(memory: OwnedFd, order: &ServerOrder) -> Result<(), String> {
     let failed = |error: &dyn std::fmt::Display| error.to_string();
-    let mut input = File::from(input);
-    let mut bytes = [0; DoorwayAddress::BYTES];
-    input.read_exact(&mut bytes).map_err(|error| failed(&error))?;
-    let address = DoorwayAddress::from_bytes(&bytes).map_err(|error| failed(&error))?;
-    let store = Arc::new(Store::embedded(StoreOptions::new(64 << 20)).map_err(|error| failed(&error))?);
+    let store = Store::open(memory, StoreOptions::new(MEMORY_BYTES)).map_err(|error| failed(&error))?;
+    let store = Arc::new(store);
     let mut options = ServerOptions::new("judged", &order.socket);
     options.workers = Some(3);
     let server = StoreServer::start(Arc::clone(&store), options, |_| {}).map_err(|error| failed(&error))?;
-    let descriptor = store.reader_descriptor().map_err(|error| failed(&error))?;
-    passing::send(&address, b"", &[descriptor.as_fd()]).map_err(|error| failed(&error))?;
-    let _ = input.read(&mut [0]);
+    let leash = std::io::stdout().as_fd().try_clone_to_owned().map_err(|error| failed(&error))?;
+    let mut leash = File::from(leash);
+    leash.write_all(&[READY]).map_err(|error| failed(&error))?;
+    let _ = leash.read(&mut [0]);
     server.end();
     store.audit().map_err(|error| failed(&error))?;
     let mut damaged = Vec::new();
@@ -79,9 +81,13 @@ pub fn raise(storm: Storm) -> Aftermath {
     let (mut kills, mut stops) = (0, 0);
     while kills < storm.kills {
         std::thread::sleep(Duration::from_micros(500 + 100 * rig.random.below(150) as u64));
-        match rig.random.below(4) {
+        match rig.random.below(6) {
             0 => stops += rig.stop_server(),
             1 => stops += rig.stop_client(),
+            2..=3 => {
+                rig.kill_server();
+                kills += 1;
+            }
             _ => {
                 rig.kill_client();
                 kills += 1;
@@ -101,13 +107,35 @@ struct Rig {
     storm: Storm,
     random: Random,
     folder: PathBuf,
-    server: Running,
-    /// The server's standard input: it ends when this is closed.
-    leash: File,
-    descriptor: OwnedFd,
+    /// The memory of the store, which outlives its servers.
+    memory: OwnedFd,
+    server: ServerProcess,
     clients: Vec<ClientProcess>,
     clients_started: u32,
     said: Vec<Vec<u8>>,
+}
+
+struct ServerProcess {
+    process: Running,
+    /// It ends when this is closed.
+    leash: UnixStream,
+}
+
+impl ServerProcess {
+    /// Starts a server, and waits until it serves.
+    fn start(storm: &Storm, folder: &Path, memory: &OwnedFd) -> Self {
+        let order = ServerOrder { socket: folder.join("socket") };
+        let planted = storm.in_server.map(|fault| format!("{fault:?}"));
+        let (theirs, mut leash) = UnixStream::pair().expect("a pair");
+        let memory = memory.try_clone().expect("a descriptor");
+        let order = Order { role: Role::Server(order), planted };
+        let process = children::start(&order, memory, Stdio::from(OwnedFd::from(theirs)));
+        let mut byte = [0];
+        while byte != [READY] {
+            leash.read_exact(&mut byte).expect("the server does not start, for the reason above");
+        }
+        Self { process, leash }
+    }
 }
 
 impl Rig {
@@ -116,25 +144,17 @@ impl Rig {
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let folder = std::env::temp_dir().join(format!("caravan-judges-{}-{number}", std::process::id()));
         std::fs::create_dir(&folder).expect("made");
-        let (doorway, address) = Doorway::listen().expect("a doorway");
-        let (theirs, ours) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).expect("a pipe");
-        let order = ServerOrder { socket: folder.join("socket") };
-        let planted = storm.in_server.map(|fault| format!("{fault:?}"));
-        let server = children::start(&Order { role: Role::Server(order), planted }, theirs);
-        let mut leash = File::from(ours);
-        leash.write_all(&address.to_bytes()).expect("written");
-        let begin = Instant::now();
-        let delivery = loop {
-            match doorway.accept() {
-                Ok(delivery) => break delivery,
-                Err(_) if begin.elapsed() < START_MAX => std::thread::sleep(Duration::from_millis(1)),
-                Err(error) => panic!("the server does not start: {error}"),
-            }
-        };
-        let descriptor = delivery.descriptors.into_iter().next().expect("a descriptor");
+        let memory = Store::new_memory("judged").expect("memory");
+        let server = ServerProcess::start(&storm, &folder, &memory);
         let random = Random::new(storm.seed);
         let (clients, said) = (Vec::new(), Vec::new());
-        Self { storm, random, folder, server, leash, descriptor, clients, clients_started: 0, said }
+        Self { storm, random, folder, memory, server, clients, clients_started: 0, said }
+    }
+
+    /// Kills the server, and starts another one over the same memory.
+    fn kill_server(&mut self) {
+        self.server.process.end();
+        self.server = ServerProcess::start(&self.storm, &self.folder, &self.memory);
     }
 
     fn start_client(&mut self) {
@@ -143,8 +163,9 @@ impl Rig {
         self.clients_started += 1;
         let planted = self.storm.in_clients.map(|fault| format!("{fault:?}"));
         let role = Role::Client(ClientOrder { client, seed, socket, workload, fault });
-        let descriptor = self.descriptor.try_clone().expect("a descriptor");
-        let mut process = children::start(&Order { role, planted }, descriptor);
+        // The right to read, and no more.
+        let memory = File::open(format!("/proc/self/fd/{}", self.memory.as_raw_fd())).expect("opened");
+        let mut process = children::start(&Order { role, planted }, memory.into(), Stdio::piped());
         let mut stdout = process.stdout();
         let said = std::thread::spawn(move || {
             let mut bytes = Vec::new();
@@ -176,9 +197,9 @@ impl Rig {
     }
 
     fn stop_server(&mut self) -> usize {
-        self.server.signal(Signal::STOP);
+        self.server.process.signal(Signal::STOP);
         self.pause();
-        self.server.signal(Signal::CONT);
+        self.server.process.signal(Signal::CONT);
         1
     }
 
@@ -190,8 +211,9 @@ impl Rig {
         for client in std::mem::take(&mut self.clients) {
             self.bury(client);
         }
-        drop(self.leash);
-        let is_sound = self.server.is_content();
+        let ServerProcess { mut process, leash } = self.server;
+        drop(leash);
+        let is_sound = process.is_content();
         let _ = std::fs::remove_dir_all(&self.folder);
         (self.said.iter().flat_map(|said| history::parse(said)).collect(), is_sound)
     }

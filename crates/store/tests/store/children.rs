@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use caravan_store::faults::{PlantedFault, plant};
 
-use crate::{hunter, owner, threads};
+use crate::{cuts, hunter, owner, threads};
 
 const ROLE: &str = "CARAVAN_STORE_TEST_ROLE";
 const FAULT: &str = "CARAVAN_STORE_TEST_FAULT";
@@ -18,6 +18,11 @@ const FAULTS: &[PlantedFault] = &[
     PlantedFault::NoValidation,
     PlantedFault::NoRevalidation,
     PlantedFault::HastyAbsence,
+    PlantedFault::NoRecord,
+    PlantedFault::NoRedo,
+    PlantedFault::RedoAlways,
+    PlantedFault::RecordOfAnyTime,
+    PlantedFault::LeakedReservation,
 ];
 
 /// What a role does: with the descriptor of its parent's store, and whether a fault is planted.
@@ -30,6 +35,7 @@ const ROLES: &[(&str, Role)] = &[
     ("claims", threads::claim_keys),
     ("counts", threads::count_up),
     ("owner", owner::own),
+    ("cuts", cuts::cut_commits),
 ];
 
 /// A started process, killed when it is dropped.

@@ -2,10 +2,12 @@
 
 mod basics;
 mod children;
+mod cuts;
 mod growth;
 mod hunter;
 mod litmus;
 mod memory;
 mod model;
 mod owner;
+mod restart;
 mod threads;
