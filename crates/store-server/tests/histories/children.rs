@@ -31,9 +31,6 @@ const FAULTS: &[PlantedFault] = &[
     PlantedFault::NoValidation,
     PlantedFault::NoRevalidation,
     PlantedFault::IgnoredRequirement,
-    PlantedFault::NoRecord,
-    PlantedFault::NoRedo,
-    PlantedFault::RedoAlways,
 ];
 
 /// A started process, killed when it is dropped.

@@ -15,10 +15,6 @@ const KILLS_AT_ONCE: usize = 60;
 /// For how long a planted fault may stay unnoticed.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What a commit that is done by half can look like.
-const AFTER_A_DEATH: &[Rule] =
-    &[Rule::Garbage, Rule::Order, Rule::LostUpdate, Rule::Repeated, Rule::Internal, Rule::Cycle];
-
 fn environment(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
@@ -148,14 +144,4 @@ fn a_reply_before_the_write_is_noticed() {
 #[test]
 fn a_request_that_is_done_twice_is_noticed() {
     assert_noticed(&[Rule::Repeated], Storm { between: Some(ClientFault::Repeat), ..calm() });
-}
-
-#[test]
-fn a_commit_without_a_record_is_noticed() {
-    assert_noticed(AFTER_A_DEATH, Storm { in_server: Some(PlantedFault::NoRecord), ..calm() });
-}
-
-#[test]
-fn a_record_that_is_not_done_again_is_noticed() {
-    assert_noticed(AFTER_A_DEATH, Storm { in_server: Some(PlantedFault::NoRedo), ..calm() });
 }
