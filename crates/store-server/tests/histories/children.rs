@@ -41,6 +41,10 @@ impl Running {
         self.0.stdout.take().expect("taken once")
     }
 
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+
     pub fn signal(&self, signal: Signal) {
         // It fails only for a process that has ended by itself, which its status tells.
         let _ = kill_process(Pid::from_child(&self.0), signal);

@@ -4,6 +4,7 @@
 //! | variable | |
 //! |---|---|
 //! | `CARAVAN_KILLS` | the number of kills, 60 by default |
+//! | `CARAVAN_SOAK_SECONDS` | how long the soak lasts, 600 by default |
 //! | `CARAVAN_SEED` | the seed of the random numbers, which is printed |
 //! | `CARAVAN_HISTORIES` | a folder to which histories of single values are written, for `tests/histories/run` |
 
@@ -13,4 +14,5 @@ mod clients;
 mod cycles;
 mod history;
 mod rig;
+mod soak;
 mod storms;

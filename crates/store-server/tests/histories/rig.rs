@@ -103,7 +103,7 @@ struct ClientProcess {
     said: JoinHandle<Vec<u8>>,
 }
 
-struct Rig {
+pub struct Rig {
     storm: Storm,
     random: Random,
     folder: PathBuf,
@@ -139,7 +139,8 @@ impl ServerProcess {
 }
 
 impl Rig {
-    fn new(storm: Storm) -> Self {
+    /// Starts a server without clients.
+    pub fn new(storm: Storm) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let folder = std::env::temp_dir().join(format!("caravan-judges-{}-{number}", std::process::id()));
@@ -157,7 +158,7 @@ impl Rig {
         self.server = ServerProcess::start(&self.storm, &self.folder, &self.memory);
     }
 
-    fn start_client(&mut self) {
+    pub fn start_client(&mut self) {
         let Storm { seed, workload, between: fault, .. } = self.storm;
         let (client, socket) = (self.clients_started, self.folder.join("socket"));
         self.clients_started += 1;
@@ -175,7 +176,7 @@ impl Rig {
         self.clients.push(ClientProcess { process, said });
     }
 
-    fn kill_client(&mut self) {
+    pub fn kill_client(&mut self) {
         let at = self.random.below(self.clients.len());
         let client = self.clients.swap_remove(at);
         self.bury(client);
@@ -207,14 +208,26 @@ impl Rig {
         std::thread::sleep(Duration::from_micros(100 * self.random.below(100) as u64));
     }
 
-    fn end(mut self) -> (Vec<Record>, bool) {
+    /// Kills all clients, and returns what they have written down since the last time.
+    pub fn kill_clients(&mut self) -> Vec<Record> {
         for client in std::mem::take(&mut self.clients) {
             self.bury(client);
         }
+        std::mem::take(&mut self.said).iter().flat_map(|said| history::parse(said)).collect()
+    }
+
+    /// Returns the folder in `/proc` of the server, and its socket.
+    pub fn server(&self) -> (PathBuf, PathBuf) {
+        (PathBuf::from(format!("/proc/{}", self.server.process.id())), self.folder.join("socket"))
+    }
+
+    /// Ends everything, and returns the records with whether the server was content.
+    pub fn end(mut self) -> (Vec<Record>, bool) {
+        let records = self.kill_clients();
         let ServerProcess { mut process, leash } = self.server;
         drop(leash);
         let is_sound = process.is_content();
         let _ = std::fs::remove_dir_all(&self.folder);
-        (self.said.iter().flat_map(|said| history::parse(said)).collect(), is_sound)
+        (records, is_sound)
     }
 }

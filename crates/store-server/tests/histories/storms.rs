@@ -15,7 +15,7 @@ const KILLS_AT_ONCE: usize = 60;
 /// For how long a planted fault may stay unnoticed.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-fn environment(name: &str) -> Option<u64> {
+pub fn environment(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
 }
@@ -30,7 +30,7 @@ fn seed() -> u64 {
     seed
 }
 
-fn calm() -> Storm {
+pub fn calm() -> Storm {
     let (in_server, in_clients, between) = (None, None, None);
     Storm { workload: Workload::Chains, kills: KILLS_AT_ONCE, seed: seed(), in_server, in_clients, between }
 }
