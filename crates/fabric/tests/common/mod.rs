@@ -10,6 +10,7 @@ pub mod pair;
 pub mod party;
 pub mod pattern;
 pub mod process;
+pub mod torn;
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
