@@ -20,7 +20,7 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-type record struct {
+type act struct {
 	Client  int    `json:"client"`
 	BeginNs int64  `json:"begin_ns"`
 	EndNs   *int64 `json:"end_ns"`
@@ -143,30 +143,30 @@ func (s step) describe(isUnknown bool) string {
 	return text
 }
 
-func read(path string) ([]record, error) {
+func read(path string) ([]act, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
-	var records []record
+	var acts []act
 	lines := bufio.NewScanner(file)
 	lines.Buffer(nil, 16<<20)
 	for lines.Scan() {
-		var r record
+		var r act
 		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
-			return nil, fmt.Errorf("%s:%d: %w", path, len(records)+1, err)
+			return nil, fmt.Errorf("%s:%d: %w", path, len(acts)+1, err)
 		}
-		records = append(records, r)
+		acts = append(acts, r)
 	}
-	return records, lines.Err()
+	return acts, lines.Err()
 }
 
 // Splits a history by keys. Linearizability is local: all of it is linearizable if each key is.
-func split(records []record) map[string][]porcupine.Operation {
+func split(acts []act) map[string][]porcupine.Operation {
 	keys := map[string][]porcupine.Operation{}
 	var flushes []porcupine.Operation
-	for _, r := range records {
+	for _, r := range acts {
 		if r.Outcome == "refused" {
 			continue
 		}
@@ -232,12 +232,12 @@ func main() {
 	flag.Parse()
 	status := 0
 	for _, path := range flag.Args() {
-		records, err := read(path)
+		acts, err := read(path)
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(2)
 		}
-		keys, operations := split(records), 0
+		keys, operations := split(acts), 0
 		deadline := time.Now().Add(patience)
 		for key, history := range keys {
 			operations += len(history)

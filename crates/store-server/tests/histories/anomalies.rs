@@ -1,12 +1,12 @@
 //! The judge of transactions against anomalies made by hand, and against two that Elle's authors published.
 
 use crate::cycles::{Rule, judge};
-use crate::history::{Outcome, Record, Step, StepKind};
+use crate::history::{ClientAct, Outcome, Step, StepKind};
 
 /// Makes a history of lines: begin, end (`-` for no reply, `x` for a transaction that did not happen) and steps,
 /// which are a name, a key, the value written if it writes, and the reply if it has one (`nil` for no value).
-fn history(lines: &[&str]) -> Vec<Record> {
-    let record = |(client, line): (usize, &&str)| {
+fn history(lines: &[&str]) -> Vec<ClientAct> {
+    let act = |(client, line): (usize, &&str)| {
         let (times, steps) = line.split_once(':').unwrap();
         let (begin, end) = times.trim().split_once(' ').unwrap();
         let (end_ns, outcome) = match end {
@@ -15,9 +15,9 @@ fn history(lines: &[&str]) -> Vec<Record> {
             end => (Some(end.parse().unwrap()), Outcome::Done),
         };
         let steps = steps.split('|').map(step).collect();
-        Record { client: client as u32, begin_ns: begin.parse().unwrap(), end_ns, outcome, steps }
+        ClientAct { client: client as u32, begin_ns: begin.parse().unwrap(), end_ns, outcome, steps }
     };
-    lines.iter().enumerate().map(record).collect()
+    lines.iter().enumerate().map(act).collect()
 }
 
 fn step(text: &str) -> Step {

@@ -10,7 +10,7 @@ use caravan_store::{Reader, StoreError};
 use caravan_store_server::{ClientError, StoreAnswer, StoreClient};
 use serde::{Deserialize, Serialize};
 
-use crate::history::{Outcome, Random, Record, Step, StepKind, now_ns};
+use crate::history::{ClientAct, Outcome, Random, Step, StepKind, now_ns};
 
 /// What a client process is told when it starts.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -297,19 +297,19 @@ impl Client<'_> {
     fn begin(&self, steps: &[Step]) -> Result<u64, String> {
         let begin_ns = now_ns();
         let (client, steps) = (self.order.client, steps.to_vec());
-        write_down(&Record { client, begin_ns, end_ns: None, outcome: Outcome::Unknown, steps })?;
+        write_down(&ClientAct { client, begin_ns, end_ns: None, outcome: Outcome::Unknown, steps })?;
         Ok(begin_ns)
     }
 
     fn end(&self, begin_ns: u64, outcome: Outcome, steps: Vec<Step>) -> Result<(), String> {
         let end_ns = Some(now_ns());
-        write_down(&Record { client: self.order.client, begin_ns, end_ns, outcome, steps })
+        write_down(&ClientAct { client: self.order.client, begin_ns, end_ns, outcome, steps })
     }
 }
 
 /// Writes a line. It is in the pipe before the next call of the system, so the death of this process cannot undo it.
-fn write_down(record: &Record) -> Result<(), String> {
-    let mut line = serde_json::to_vec(record).map_err(|error| error.to_string())?;
+fn write_down(act: &ClientAct) -> Result<(), String> {
+    let mut line = serde_json::to_vec(act).map_err(|error| error.to_string())?;
     line.push(b'\n');
     let mut out = std::io::stdout().lock();
     out.write_all(&line).and_then(|()| out.flush()).map_err(|error| error.to_string())

@@ -15,7 +15,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write as _;
 
-use crate::history::{Outcome, Record, Step, StepKind};
+use crate::history::{ClientAct, Outcome, Step, StepKind};
 
 /// Why a history has no order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,7 +73,7 @@ type Version<'h> = (usize, &'h str);
 const UNWRITTEN: &str = "";
 
 struct Judge<'h> {
-    records: &'h [Record],
+    acts: &'h [ClientAct],
     keys: HashMap<&'h str, usize>,
     /// Who wrote a version, and whether the same transaction replaced it.
     writers: HashMap<Version<'h>, (usize, bool)>,
@@ -92,16 +92,16 @@ struct Judge<'h> {
 }
 
 /// Judges a history.
-pub fn judge(records: &[Record]) -> Result<(), Violation> {
+pub fn judge(acts: &[ClientAct]) -> Result<(), Violation> {
     let mut judge = Judge {
-        records,
+        acts,
         keys: HashMap::new(),
         writers: HashMap::new(),
         numbers: HashMap::new(),
         next: HashMap::new(),
         before: HashMap::new(),
-        reads: vec![Vec::new(); records.len()],
-        is_seen: records.iter().map(|record| record.outcome == Outcome::Done).collect(),
+        reads: vec![Vec::new(); acts.len()],
+        is_seen: acts.iter().map(|act| act.outcome == Outcome::Done).collect(),
         unknown_increments: HashMap::new(),
         edges: Vec::new(),
     };
@@ -151,8 +151,8 @@ impl<'h> Judge<'h> {
     }
 
     fn told(&self, index: usize) -> String {
-        let mut record = self.records[index].clone();
-        for step in &mut record.steps {
+        let mut act = self.acts[index].clone();
+        for step in &mut act.steps {
             for value in [&mut step.value, &mut step.reply].into_iter().flatten() {
                 // Wide tokens fill the screen.
                 if let Some(tokens) = tokens(value).filter(|_| value.contains(',')) {
@@ -160,16 +160,16 @@ impl<'h> Judge<'h> {
                 }
             }
         }
-        serde_json::to_string(&record).unwrap_or_default()
+        serde_json::to_string(&act).unwrap_or_default()
     }
 
     fn find_writers(&mut self) -> Result<(), Violation> {
-        for (index, record) in self.records.iter().enumerate() {
+        for (index, act) in self.acts.iter().enumerate() {
             let mut last: HashMap<usize, Version<'h>> = HashMap::new();
-            for step in &record.steps {
+            for step in &act.steps {
                 let key = self.key(step);
                 let token = match step.kind {
-                    StepKind::Incr if record.outcome == Outcome::Unknown => {
+                    StepKind::Incr if act.outcome == Outcome::Unknown => {
                         *self.unknown_increments.entry(key).or_default() += 1;
                         continue;
                     }
@@ -201,7 +201,7 @@ impl<'h> Judge<'h> {
         let Some(tokens) = tokens(reply) else { return garbage("a value is no list of tokens, or torn") };
         for (at, token) in tokens.iter().enumerate() {
             match self.writers.get(&(key, *token)) {
-                Some((writer, _)) if self.records[*writer].outcome == Outcome::Refused => {
+                Some((writer, _)) if self.acts[*writer].outcome == Outcome::Refused => {
                     return self.violation(
                         Rule::AbortedRead,
                         &[*writer, index],
@@ -222,8 +222,8 @@ impl<'h> Judge<'h> {
 
     /// Finds out which transactions without a reply have happened.
     fn find_seen(&mut self) -> Result<(), Violation> {
-        for (index, record) in self.records.iter().enumerate() {
-            for step in record.steps.iter().filter(|step| is_read(step)) {
+        for (index, act) in self.acts.iter().enumerate() {
+            for step in act.steps.iter().filter(|step| is_read(step)) {
                 let key = self.keys[&*step.key];
                 let Some(reply) = &step.reply else { continue };
                 for token in self.seen_tokens(index, key, reply)? {
@@ -261,16 +261,16 @@ impl<'h> Judge<'h> {
 
     /// Finds what each transaction read, and which version follows which.
     fn find_order(&mut self) -> Result<(), Violation> {
-        for (index, record) in self.records.iter().enumerate() {
+        for (index, act) in self.acts.iter().enumerate() {
             if !self.is_seen[index] {
                 continue;
             }
             // What the transaction knows of a key: the current version, and whether it is its own.
             let mut known: HashMap<usize, (Version<'h>, bool)> = HashMap::new();
-            for step in &record.steps {
+            for step in &act.steps {
                 let key = self.keys[&*step.key];
                 // Of a transaction without a reply, what it read is known only if that is a condition of it (WATCH).
-                if is_read(step) && (record.outcome == Outcome::Done || step.reply.is_some()) {
+                if is_read(step) && (act.outcome == Outcome::Done || step.reply.is_some()) {
                     let version = self.read(index, key, step)?;
                     match known.get(&key) {
                         Some((own, _)) if *own != version => {
@@ -288,7 +288,7 @@ impl<'h> Judge<'h> {
                     }
                 }
                 let written = match step.kind {
-                    StepKind::Incr if record.outcome == Outcome::Done => {
+                    StepKind::Incr if act.outcome == Outcome::Done => {
                         let number = step.reply.as_deref().unwrap_or_default();
                         let version = (key, number);
                         self.before_number(index, version)?;
@@ -340,8 +340,8 @@ impl<'h> Judge<'h> {
 
     fn is_appended(&self, version: Version<'h>) -> bool {
         let of_append = |step: &Step| step.kind == StepKind::Append && token(step) == Some(version.1);
-        let writer = self.writers.get(&version).map(|(writer, _)| &self.records[*writer]);
-        writer.is_some_and(|record| record.steps.iter().any(of_append))
+        let writer = self.writers.get(&version).map(|(writer, _)| &self.acts[*writer]);
+        writer.is_some_and(|act| act.steps.iter().any(of_append))
     }
 
     /// Checks that no number of a counter is missing, but for INCRs without a reply.
@@ -383,12 +383,12 @@ impl<'h> Judge<'h> {
     }
 
     fn connect(&mut self) -> Result<(), Violation> {
-        self.edges = vec![Vec::new(); self.records.len()];
+        self.edges = vec![Vec::new(); self.acts.len()];
         let follows: Vec<_> = self.next.iter().map(|(first, second)| (*first, *second)).collect();
         for (first, second) in follows {
             self.edge(self.writer(first), self.writer(second), Edge::WriteWrite);
         }
-        for reader in 0..self.records.len() {
+        for reader in 0..self.acts.len() {
             for version in self.reads[reader].clone() {
                 if let Some((writer, true)) =
                     self.writers.get(&version).filter(|(writer, _)| *writer != reader)
@@ -411,15 +411,13 @@ impl<'h> Judge<'h> {
     /// Adds a node for each end of a transaction, in the order of time, and edges to what began afterwards.
     fn connect_times(&mut self) {
         let happened = |index: &usize| self.is_seen[*index];
-        let mut ends: Vec<(u64, usize)> = (0..self.records.len())
+        let mut ends: Vec<(u64, usize)> = (0..self.acts.len())
             .filter(happened)
-            .filter_map(|index| self.records[index].end_ns.map(|end| (end, index)))
+            .filter_map(|index| self.acts[index].end_ns.map(|end| (end, index)))
             .collect();
         ends.sort_unstable();
-        let mut begins: Vec<(u64, usize)> = (0..self.records.len())
-            .filter(happened)
-            .map(|index| (self.records[index].begin_ns, index))
-            .collect();
+        let mut begins: Vec<(u64, usize)> =
+            (0..self.acts.len()).filter(happened).map(|index| (self.acts[index].begin_ns, index)).collect();
         begins.sort_unstable();
         let base = self.edges.len();
         self.edges.resize(base + ends.len(), Vec::new());
@@ -467,7 +465,7 @@ impl<'h> Judge<'h> {
             node = sources[node];
         }
         // Of all cycles through a transaction of it, the shortest is the clearest.
-        while node >= self.records.len() {
+        while node >= self.acts.len() {
             node = sources[node];
         }
         Some(self.shortest_cycle(node, &preceding))
@@ -493,7 +491,7 @@ impl<'h> Judge<'h> {
         loop {
             let (before, edge) = from[&node];
             // Nodes of time lie between two transactions.
-            if before < self.records.len() {
+            if before < self.acts.len() {
                 names.push(edge.name());
                 lines.push(format!("    {}", self.told(before)));
             }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// A transaction of one client: a command alone is one of one step. All of its steps happen at one moment, or none.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Record {
+pub struct ClientAct {
     pub client: u32,
     /// When the client sent it, in nanoseconds of CLOCK_MONOTONIC, which all processes of the host share.
     pub begin_ns: u64,
@@ -57,32 +57,32 @@ impl Step {
     }
 }
 
-/// Returns the time on the clock of all records.
+/// Returns the time on the clock of all acts.
 pub fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Reads the lines of one client. A client writes a record when it begins, and again when it ends: the later line
+/// Reads the lines of one client. A client writes an act when it begins, and again when it ends: the later line
 /// counts. A line that the client's death cut off is none.
-pub fn parse(lines: &[u8]) -> Vec<Record> {
-    let mut records: Vec<Record> = Vec::new();
+pub fn parse(lines: &[u8]) -> Vec<ClientAct> {
+    let mut acts: Vec<ClientAct> = Vec::new();
     let mut of_begin: HashMap<(u32, u64), usize> = HashMap::new();
     // The test harness says something, too.
     for line in lines.split_inclusive(|byte| *byte == b'\n').filter(|line| line.starts_with(b"{")) {
-        let Ok(record) = serde_json::from_slice::<Record>(line) else {
-            assert!(!line.ends_with(b"\n"), "not a record: {}", String::from_utf8_lossy(line));
+        let Ok(act) = serde_json::from_slice::<ClientAct>(line) else {
+            assert!(!line.ends_with(b"\n"), "not an act: {}", String::from_utf8_lossy(line));
             continue;
         };
-        match of_begin.get(&(record.client, record.begin_ns)) {
-            Some(index) => records[*index] = record,
+        match of_begin.get(&(act.client, act.begin_ns)) {
+            Some(index) => acts[*index] = act,
             None => {
-                of_begin.insert((record.client, record.begin_ns), records.len());
-                records.push(record);
+                of_begin.insert((act.client, act.begin_ns), acts.len());
+                acts.push(act);
             }
         }
     }
-    records
+    acts
 }
 
 /// Random numbers from a seed (xorshift64*).

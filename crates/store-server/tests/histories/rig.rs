@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::children::{self, Order, Role, Running};
 use crate::clients::{ClientFault, ClientOrder, Workload};
-use crate::history::{self, Random, Record};
+use crate::history::{self, ClientAct, Random};
 
 const MEMORY_BYTES: u64 = 64 << 20;
 const CLIENTS: usize = 4;
@@ -66,7 +66,7 @@ pub struct Storm {
 
 /// What came of it.
 pub struct Aftermath {
-    pub records: Vec<Record>,
+    pub acts: Vec<ClientAct>,
     /// Whether the server's memory was whole in the end, and all of it could be reached.
     pub is_sound: bool,
     pub stops: usize,
@@ -94,8 +94,8 @@ pub fn raise(storm: Storm) -> Aftermath {
             }
         }
     }
-    let (records, is_sound) = rig.end();
-    Aftermath { records, is_sound, stops }
+    let (acts, is_sound) = rig.end();
+    Aftermath { acts, is_sound, stops }
 }
 
 struct ClientProcess {
@@ -209,7 +209,7 @@ impl Rig {
     }
 
     /// Kills all clients, and returns what they have written down since the last time.
-    pub fn kill_clients(&mut self) -> Vec<Record> {
+    pub fn kill_clients(&mut self) -> Vec<ClientAct> {
         for client in std::mem::take(&mut self.clients) {
             self.bury(client);
         }
@@ -221,13 +221,13 @@ impl Rig {
         (PathBuf::from(format!("/proc/{}", self.server.process.id())), self.folder.join("socket"))
     }
 
-    /// Ends everything, and returns the records with whether the server was content.
-    pub fn end(mut self) -> (Vec<Record>, bool) {
-        let records = self.kill_clients();
+    /// Ends everything, and returns the acts with whether the server was content.
+    pub fn end(mut self) -> (Vec<ClientAct>, bool) {
+        let acts = self.kill_clients();
         let ServerProcess { mut process, leash } = self.server;
         drop(leash);
         let is_sound = process.is_content();
         let _ = std::fs::remove_dir_all(&self.folder);
-        (records, is_sound)
+        (acts, is_sound)
     }
 }

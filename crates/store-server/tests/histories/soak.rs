@@ -14,6 +14,9 @@ const SECONDS: u64 = 600;
 const ROUND: Duration = Duration::from_secs(10);
 /// How much more memory the server may take at the end than after its first quarter, which fills its buffers.
 const MORE_KIB: u64 = 2048;
+/// How much more memory the store may take: a size class gets its first block when the first value of that size comes,
+/// and some lists become so long only rarely.
+const MORE_BYTES: u64 = 4 << 20;
 
 /// What a server takes while it serves nobody and holds no keys.
 #[derive(Clone, Copy, Debug)]
@@ -66,12 +69,12 @@ fn nothing_grows_in_a_server_that_runs_for_long() {
             rig.kill_client();
             kills += 1;
         }
-        let records = rig.kill_clients();
+        let acts = rig.kill_clients();
         wait_until_alone(&mut client);
-        if let Err(violation) = judge(&records) {
+        if let Err(violation) = judge(&acts) {
             panic!("{:?}: {}", violation.rule, violation.text);
         }
-        transactions += records.len();
+        transactions += acts.len();
         assert_eq!(client.call(&[b"FLUSHALL"]).expect("an answer"), StoreAnswer::Simple(b"OK".to_vec()));
         footprints.push(footprint(&process, &mut client));
     }
@@ -81,7 +84,7 @@ fn nothing_grows_in_a_server_that_runs_for_long() {
         "{transactions} transactions and {kills} kills in {minutes:.1} minutes: {early:?}, then {last:?}"
     );
     assert!(last.private_kib <= early.private_kib + MORE_KIB, "the server's memory grows: {footprints:?}");
-    assert!(last.store_bytes <= early.store_bytes, "the store's memory grows: {footprints:?}");
+    assert!(last.store_bytes <= early.store_bytes + MORE_BYTES, "the store's memory grows: {footprints:?}");
     assert_eq!((last.descriptors, last.threads), (early.descriptors, early.threads), "{footprints:?}");
     drop(client);
     assert!(rig.end().1, "the server's memory is damaged, as it says above");

@@ -7,7 +7,7 @@ use caravan_store::faults::PlantedFault;
 
 use crate::clients::{ClientFault, Workload};
 use crate::cycles::{Rule, judge};
-use crate::history::{Outcome, Record};
+use crate::history::{ClientAct, Outcome};
 use crate::rig::{Storm, raise};
 
 /// Kills in one history: what is longer only takes more memory.
@@ -35,8 +35,8 @@ pub fn calm() -> Storm {
     Storm { workload: Workload::Chains, kills: KILLS_AT_ONCE, seed: seed(), in_server, in_clients, between }
 }
 
-fn describe(records: &[Record]) -> String {
-    let count = |outcome| records.iter().filter(|record| record.outcome == outcome).count();
+fn describe(acts: &[ClientAct]) -> String {
+    let count = |outcome| acts.iter().filter(|act| act.outcome == outcome).count();
     let outcomes = [Outcome::Done, Outcome::Refused, Outcome::Unknown].map(count);
     format!("{} transactions, {} refused, {} without a reply", outcomes[0], outcomes[1], outcomes[2])
 }
@@ -48,12 +48,12 @@ fn every_history_has_an_order() {
     while killed < kills {
         let aftermath = raise(storm);
         killed += storm.kills;
-        println!("{killed} kills, {} stops: {}", aftermath.stops, describe(&aftermath.records));
-        if let Err(violation) = judge(&aftermath.records) {
+        println!("{killed} kills, {} stops: {}", aftermath.stops, describe(&aftermath.acts));
+        if let Err(violation) = judge(&aftermath.acts) {
             panic!("seed {}: {:?}: {}", storm.seed, violation.rule, violation.text);
         }
         assert!(aftermath.is_sound, "the server's memory is damaged, as it says above");
-        assert!(aftermath.records.len() > 10 * storm.kills, "the clients hardly did anything");
+        assert!(aftermath.acts.len() > 10 * storm.kills, "the clients hardly did anything");
         storm.seed += 1;
     }
 }
@@ -64,8 +64,8 @@ fn assert_noticed(rules: &[Rule], mut storm: Storm) {
     storm.kills = 20;
     while begin.elapsed() < PATIENCE {
         let aftermath = raise(storm);
-        if let Err(violation) = judge(&aftermath.records) {
-            println!("{}: {:?}: {}", describe(&aftermath.records), violation.rule, violation.text);
+        if let Err(violation) = judge(&aftermath.acts) {
+            println!("{}: {:?}: {}", describe(&aftermath.acts), violation.rule, violation.text);
             assert!(rules.contains(&violation.rule), "{:?} is no sign of this fault", violation.rule);
             return;
         }
@@ -85,9 +85,8 @@ fn write_histories() {
         seed += 1;
         let aftermath = raise(Storm { seed, ..changed });
         assert!(aftermath.is_sound, "the server's memory is damaged, as it says above");
-        println!("{name}: {}", describe(&aftermath.records));
-        let lines =
-            aftermath.records.iter().map(|record| serde_json::to_string(record).expect("JSON") + "\n");
+        println!("{name}: {}", describe(&aftermath.acts));
+        let lines = aftermath.acts.iter().map(|act| serde_json::to_string(act).expect("JSON") + "\n");
         std::fs::write(folder.join(format!("{name}.jsonl")), lines.collect::<String>()).expect("written");
     };
     for number in 0..kills().div_ceil(KILLS_AT_ONCE) {

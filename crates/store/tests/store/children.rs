@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use caravan_store::faults::{PlantedFault, plant};
 
-use crate::{cuts, hunter, owner, threads};
+use crate::{cuts, hunter, memory, owner, threads};
 
 const ROLE: &str = "CARAVAN_STORE_TEST_ROLE";
 const FAULT: &str = "CARAVAN_STORE_TEST_FAULT";
@@ -30,6 +30,8 @@ type Role = fn(OwnedFd, bool) -> Result<(), String>;
 
 const ROLES: &[(&str, Role)] = &[
     ("torn", hunter::read_values),
+    ("classes", hunter::read_classes),
+    ("limited", memory::make_within_a_limit),
     ("present", hunter::read_present),
     ("sums", threads::move_and_sum),
     ("claims", threads::claim_keys),
