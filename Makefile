@@ -10,6 +10,8 @@ PREFIX = /usr/local
 DESTDIR =
 # make test STAGES="eunit ct" runs only these stages; make test-verbs has stages of its own.
 STAGES =
+# make store-histories KILLS=2000 stops and kills that often.
+KILLS = 300
 # make otp-suites ARGS="--suite rpc_SUITE", make apps ARGS="--queue quorum".
 ARGS =
 
@@ -49,7 +51,10 @@ test-long: ## run the randomized tests for two or three hours
 	@scripts/bootstrap test
 	@$(MAKE) --no-print-directory build
 	@CARAVAN_SEEDS=500 CARAVAN_PIPE_CHAINS=200 CARAVAN_PIPE_ROUNDS=50 CARAVAN_PIPE_BYTES=500000000 \
-	    CARAVAN_KILLS=10000 CARAVAN_CUTS=2000 CARAVAN_MOVES=10000 CARAVAN_REDIS_RUNS=200 scripts/test rust
+	    CARAVAN_KILLS=10000 CARAVAN_CUTS=2000 CARAVAN_MOVES=10000 CARAVAN_READS=100 CARAVAN_REDIS_RUNS=200 \
+	    scripts/test rust
+	@. scripts/env && "$$CARGO" test --locked --quiet --package caravan-store-server --test histories -- --ignored soak
+	@$(MAKE) --no-print-directory store-histories KILLS=2000
 	@CARAVAN_KILLS=1000 CARAVAN_RECONNECTS=10000 scripts/test ct
 	@[ "$$(uname -m)" != x86_64 ] || \
 	    { scripts/bootstrap verbs && CARAVAN_KILLS=32 CARAVAN_PULLS=16 tests/verbs/run nodes; }
@@ -60,6 +65,11 @@ test-verbs: ## run the tests over RDMA, in a virtual machine with software devic
 	@scripts/bootstrap verbs
 	@$(MAKE) --no-print-directory build
 	@tests/verbs/run $(STAGES)
+
+.PHONY: store-histories
+store-histories: ## judge histories of the store with Porcupine, which is written in Go (KILLS=2000 for a long run)
+	@scripts/bootstrap histories
+	@CARAVAN_KILLS=$(KILLS) tests/histories/run
 
 .PHONY: example
 example: ## run the example app in a packet engine for a second

@@ -37,6 +37,8 @@ fn each_lending(test: fn(MakePair<'_>, u64)) {
 
 lending!(each_lending);
 
+torn!(|| Pair::shm(common::torn::exposure().arena_bytes));
+
 fn parties(seed: u64, links: [Link; 2], rings: u64) -> [Party; 2] {
     let mut random = Random::new(!seed);
     let totals = [0, 1].map(|_| random.below(rings * links[0].ring_bytes()));

@@ -44,6 +44,8 @@ fn each_lending(test: fn(MakePair<'_>, u64)) {
 
 lending!(each_lending);
 
+torn!(|| Pair::tcp(TcpSealing::Sealed, &common::torn::exposure()));
+
 fn parties(seed: u64, pair: Pair, ring_bytes: u64, rings: u64) -> [Party; 2] {
     let mut random = Random::new(!seed);
     let totals = [0, 1].map(|_| random.below(rings * ring_bytes));

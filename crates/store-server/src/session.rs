@@ -5,7 +5,7 @@ mod exec;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use caravan_store::{KeyVersion, Store, StoreError};
+use caravan_store::{KeyWatch, Store, StoreError};
 
 use crate::command::{CommandCall, CommandSpec, KeyCommand, find};
 use crate::commands::table;
@@ -18,8 +18,8 @@ use crate::resp::words::{CommandWords, KeptWords};
 use crate::session::exec::abort;
 use crate::state::{ClientEntry, ServerState, count};
 
-/// The keys of WATCH, with their versions of that moment.
-pub(crate) type WatchedKeys = Vec<(Vec<u8>, KeyVersion)>;
+/// The keys of WATCH, as they were at that moment.
+pub(crate) type WatchedKeys = Vec<(Vec<u8>, KeyWatch)>;
 
 /// A dialogue with one client.
 ///

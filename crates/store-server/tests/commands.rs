@@ -234,6 +234,17 @@ fn a_watched_key_that_changes_stops_exec() {
             assert_eq!(output.starts_with(b"*1"), passes, "{change} {extra}");
         }
     }
+    // A key that came and went was written, too.
+    let (mut watcher, mut other) = (rig.session(), rig.session());
+    rig.expect(&mut watcher, "WATCH new", "+OK");
+    rig.expect(&mut other, "SET new 1", "+OK");
+    rig.expect(&mut other, "DEL new", ":1");
+    rig.expect(&mut watcher, "MULTI", "+OK");
+    rig.expect(&mut watcher, "EXEC", "*-1");
+    rig.expect(&mut watcher, "WATCH new", "+OK");
+    rig.expect(&mut watcher, "MULTI", "+OK");
+    rig.expect(&mut watcher, "SET new 2", "+QUEUED");
+    rig.expect(&mut watcher, "EXEC", "*1 +OK");
     let mut session = rig.session();
     rig.expect(&mut session, "SET k 1 PX 10", "+OK");
     rig.expect(&mut session, "WATCH k", "+OK");

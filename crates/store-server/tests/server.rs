@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -23,13 +24,17 @@ impl Rig {
     }
 
     fn with(change: impl FnOnce(ServerOptions) -> ServerOptions) -> Self {
+        Self::of(store(), change)
+    }
+
+    fn of(store: Arc<Store>, change: impl FnOnce(ServerOptions) -> ServerOptions) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let folder = std::env::temp_dir().join(format!("caravan-server-{}-{number}", std::process::id()));
         std::fs::create_dir(&folder).expect("made");
         let mut options = ServerOptions::new("test", folder.join("socket"));
         options.address = Some(local_address(0));
-        let server = StoreServer::start(store(), change(options), |_| {}).expect("a server");
+        let server = StoreServer::start(store, change(options), |_| {}).expect("a server");
         Self { server: Some(server), folder }
     }
 
@@ -211,4 +216,57 @@ fn bytes_that_are_no_protocol_close_the_connection_with_a_reason() {
     let mut text = String::new();
     tcp.read_to_string(&mut text).expect("read");
     assert_eq!(text, "-ERR Protocol error: expected '$', got '!'\r\n");
+}
+
+/// The user `nobody`.
+const NOBODY: u32 = 65_534;
+
+#[test]
+fn another_user_reaches_neither_the_socket_nor_the_memory() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can be another user");
+        return;
+    }
+    let rig = Rig::new();
+    assert_eq!(rig.client().call(&[b"SET", b"secret", b"1"]).expect("an answer"), ok());
+    // Everybody may pass through the folder, so that the socket's own mode decides.
+    std::fs::set_permissions(&rig.folder, PermissionsExt::from_mode(0o755)).expect("set");
+    let as_nobody = |program: &str, args: &[&str]| {
+        let mut command = std::process::Command::new(program);
+        let output = command.args(args).uid(NOBODY).gid(NOBODY).output().expect("it runs");
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+    };
+    let socket = rig.server().socket().display().to_string();
+    let said = as_nobody("redis-cli", &["-s", &socket, "GET", "secret"]);
+    assert!(said.contains("Permission denied"), "{said}");
+    let said = as_nobody("ls", &[&format!("/proc/{}/map_files", std::process::id())]);
+    assert!(said.contains("Permission denied"), "{said}");
+    let said = as_nobody("ls", &[&format!("/proc/{}/fd", std::process::id())]);
+    assert!(said.contains("Permission denied"), "{said}");
+}
+
+#[test]
+fn a_full_store_refuses_writes_by_name_and_keeps_what_it_has_said_yes_to() {
+    let store = Arc::new(Store::embedded(StoreOptions::new(8 << 20)).expect("a store"));
+    let rig = Rig::of(Arc::clone(&store), |options| options);
+    let mut client = rig.client();
+    let mut stored: u32 = 0;
+    loop {
+        match client.call(&[b"SET", &stored.to_be_bytes(), &[7; 3000]]).expect("an answer") {
+            answer if answer == ok() => stored += 1,
+            StoreAnswer::Error(text) => {
+                assert!(text.starts_with(b"OOM "), "{}", String::from_utf8_lossy(&text));
+                break;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(stored > 500, "only {stored} fitted");
+    for key in 0..stored {
+        let answer = client.call(&[b"GET", &key.to_be_bytes()]).expect("an answer");
+        assert_eq!(answer, StoreAnswer::Bulk(vec![7; 3000]));
+    }
+    store.audit().expect("all memory in use is reached");
+    assert_eq!(client.call(&[b"DEL", &0_u32.to_be_bytes()]).expect("an answer"), StoreAnswer::Integer(1));
+    assert_eq!(client.call(&[b"SET", b"again", &[7; 3000]]).expect("an answer"), ok());
 }

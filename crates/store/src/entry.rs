@@ -1,5 +1,7 @@
 use std::fmt;
 
+use crate::commit::ReadRecord;
+
 /// The version of a key. It is new after each write of the key, and never comes back while the key exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KeyVersion(pub(crate) u64);
@@ -17,6 +19,20 @@ impl KeyVersion {
     pub fn from_u64(version: u64) -> Self {
         Self(version)
     }
+}
+
+/// What a key was at a moment, to notice later that it was written since. A version alone would not do for a key
+/// that did not exist, and does not exist again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyWatch(pub(crate) WatchedUnit);
+
+/// What proves that a key was not written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WatchedUnit {
+    /// The key existed with this version.
+    Live(KeyVersion),
+    /// It did not, and does not as long as this unit is as it was: its bucket, or its object, which had expired.
+    Gone(ReadRecord),
 }
 
 /// What a store says of a key beside its value.

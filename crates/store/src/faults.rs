@@ -29,6 +29,8 @@ pub enum PlantedFault {
     LeakedReservation = 9,
     /// A commit does not note what it changes while a save runs.
     UnnotedChange = 10,
+    /// Any version counts as the required one (WATCH).
+    IgnoredRequirement = 11,
 }
 
 #[cfg(feature = "faults")]

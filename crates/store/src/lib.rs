@@ -38,7 +38,7 @@ mod words;
 mod writes;
 
 pub use connected::{ConnectOptions, ConnectedStore, ConnectedTransaction, Pending, StoreTransport};
-pub use entry::{EntryHead, KeyVersion, ObjectAddress, ScanCursor, StoreCounts, StoreEntry};
+pub use entry::{EntryHead, KeyVersion, KeyWatch, ObjectAddress, ScanCursor, StoreCounts, StoreEntry};
 pub use error::StoreError;
 pub use options::{Eviction, StoreOptions};
 pub use reader::{ReadTransaction, Reader};

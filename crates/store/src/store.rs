@@ -6,9 +6,12 @@ use std::os::fd::OwnedFd;
 use caravan_fabric::Region;
 use caravan_segment::Segment;
 
-use crate::entry::{EntryHead, KeyVersion, ObjectAddress, ScanCursor, StoreCounts, StoreEntry};
+use crate::commit::{ReadRecord, UnitKind};
+use crate::entry::{
+    EntryHead, KeyVersion, KeyWatch, ObjectAddress, ScanCursor, StoreCounts, StoreEntry, WatchedUnit,
+};
 use crate::error::StoreError;
-use crate::image::check_length;
+use crate::image::{check_key, check_length};
 use crate::layout::word;
 use crate::limits;
 use crate::lookup;
@@ -163,6 +166,38 @@ impl Store {
     /// [`Transaction::require`] of this version fails if the key has changed.
     pub fn version(&self, key: &[u8]) -> Result<KeyVersion, StoreError> {
         Ok(self.head(key)?.map_or(KeyVersion::ABSENT, |head| head.version))
+    }
+
+    /// Returns what `key` is now. A later [`Transaction::require_unchanged`] fails if the key was written meanwhile,
+    /// also if it has come and gone. For a key that does not exist, it may also fail because a key beside it in the
+    /// table came or went.
+    ///
+    /// ```
+    /// # use caravan_store::{Store, StoreError, StoreOptions};
+    /// # let store = Store::embedded(StoreOptions::new(16 << 20))?;
+    /// let watch = store.watch(b"a")?;
+    /// store.put(b"a", b"1")?;
+    /// store.delete(b"a")?;
+    /// let late = store.transaction(|tx| tx.require_unchanged(b"a", &watch));
+    /// assert!(matches!(late, Err(StoreError::VersionChanged)));
+    /// # Ok::<(), StoreError>(())
+    /// ```
+    pub fn watch(&self, key: &[u8]) -> Result<KeyWatch, StoreError> {
+        check_key(key)?;
+        let view = &self.core.view;
+        let hash = view.hash(key);
+        Ok(KeyWatch(match view.settle(|| view.locate(hash, key))? {
+            LocatedKey::Present { head, .. } if !head.is_expired(view.now_ms()) => {
+                WatchedUnit::Live(head.entry().version)
+            }
+            LocatedKey::Present { address, head, .. } => {
+                let (place, version) = (address.place, head.version);
+                WatchedUnit::Gone(ReadRecord { place, version, kind: UnitKind::Object })
+            }
+            LocatedKey::Absent { home, version } => {
+                WatchedUnit::Gone(ReadRecord { place: home, version, kind: UnitKind::Bucket })
+            }
+        }))
     }
 
     /// Looks up all `keys`, and calls `each` with the index of each key and its value, in order. Each value

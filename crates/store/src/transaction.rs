@@ -10,7 +10,7 @@ use std::collections::btree_map::Entry;
 use std::ops::Range;
 
 use crate::commit::{ObjectWrite, ReadRecord, UnitKind, WriteSet};
-use crate::entry::{EntryHead, KeyVersion, ObjectAddress, StoreEntry};
+use crate::entry::{EntryHead, KeyVersion, KeyWatch, ObjectAddress, StoreEntry, WatchedUnit};
 use crate::error::StoreError;
 use crate::faults::{PlantedFault, is_planted};
 use crate::gate::CommitLane;
@@ -244,7 +244,25 @@ impl<'s> Transaction<'s> {
     pub fn require(&mut self, key: &[u8], version: KeyVersion) -> Result<(), StoreError> {
         let read = self.snapshot.key(&self.core.view, key, |_| ());
         let stored = self.noted(read)?.map_or(KeyVersion::ABSENT, |(head, ())| head.version);
-        if stored == version { Ok(()) } else { Err(StoreError::VersionChanged) }
+        let is_required = stored == version || is_planted(PlantedFault::IgnoredRequirement);
+        if is_required { Ok(()) } else { Err(StoreError::VersionChanged) }
+    }
+
+    /// Fails with [`StoreError::VersionChanged`] if `key` was written since [`Store::watch`](crate::Store::watch)
+    /// returned `watch`, until the commit.
+    pub fn require_unchanged(&mut self, key: &[u8], watch: &KeyWatch) -> Result<(), StoreError> {
+        let gone = match watch.0 {
+            WatchedUnit::Live(version) => return self.require(key, version),
+            WatchedUnit::Gone(gone) => gone,
+        };
+        if is_planted(PlantedFault::IgnoredRequirement) {
+            return Ok(());
+        }
+        if self.core.view.version_of(gone.place, gone.kind) != Some(gone.version) {
+            return Err(StoreError::VersionChanged);
+        }
+        let recorded = self.snapshot.record(&self.core.view, gone);
+        self.noted(recorded)
     }
 
     /// Sets the value of `key`, which then never expires.

@@ -11,6 +11,7 @@ pub mod party;
 pub mod pattern;
 pub mod process;
 pub mod tcp_liar;
+pub mod torn;
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;

@@ -37,10 +37,10 @@ pub(crate) fn watch(session: &mut Session, words: CommandWords<'_>) -> Result<()
     }
     let store = session.store();
     for key in words.from(1) {
-        // The first version counts: a change between two WATCH of one key is a change.
+        // The first one counts: a change between two WATCH of one key is a change.
         if !session.watched.iter().any(|(watched, _)| watched == key) {
-            let version = store.version(key)?;
-            session.watched.push((key.to_vec(), version));
+            let watch = store.watch(key)?;
+            session.watched.push((key.to_vec(), watch));
         }
     }
     session.entry.card.notes().watched = session.watched.len();

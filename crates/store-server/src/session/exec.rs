@@ -21,8 +21,8 @@ impl Session {
         let outcome: Result<(), StoreError> = store.transaction(|tx| {
             self.reply.go_back(begin);
             self.pause = Duration::ZERO;
-            for (key, version) in &watched {
-                tx.require(key, *version)?;
+            for (key, watch) in &watched {
+                tx.require_unchanged(key, watch)?;
             }
             self.reply.array(queue.commands.len());
             queue.commands.iter().try_for_each(|(spec, kept)| self.step(tx, spec, kept.words()))
@@ -77,11 +77,16 @@ impl Session {
 
     fn try_exec_alone(&mut self, begin: ReplyMark) -> Result<(), CommandError> {
         let (queue, watched) = self.take_queue()?;
-        for (key, version) in &watched {
-            if self.state.store.version(key)? != *version {
+        let unchanged: Result<(), StoreError> = self
+            .state
+            .store
+            .transaction(|tx| watched.iter().try_for_each(|(key, watch)| tx.require_unchanged(key, watch)));
+        match unchanged {
+            Err(StoreError::VersionChanged) => {
                 self.reply.null_array();
                 return Ok(());
             }
+            other => other?,
         }
         self.reply.array(queue.commands.len());
         for (spec, kept) in &queue.commands {

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use caravan_store::faults::{PlantedFault, plant};
 
-use crate::{cuts, hunter, kills, owner, save, threads};
+use crate::{cuts, hunter, kills, memory, owner, save, threads};
 
 const ROLE: &str = "CARAVAN_STORE_TEST_ROLE";
 const FAULT: &str = "CARAVAN_STORE_TEST_FAULT";
@@ -31,6 +31,8 @@ type Role = fn(OwnedFd, bool) -> Result<(), String>;
 
 const ROLES: &[(&str, Role)] = &[
     ("torn", hunter::read_values),
+    ("classes", hunter::read_classes),
+    ("limited", memory::make_within_a_limit),
     ("present", hunter::read_present),
     ("sums", threads::move_and_sum),
     ("claims", threads::claim_keys),

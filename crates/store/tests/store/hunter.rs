@@ -98,6 +98,87 @@ fn a_torn_value_would_be_noticed() {
     assert_eq!(write_beside(&store, &mut readers, SIZES.len()), [CAUGHT]);
 }
 
+/// Sizes that go up by less than a size class does: there is one of each class.
+fn class_sizes() -> impl Iterator<Item = usize> {
+    std::iter::successors(Some(1_usize), |size| Some(size + (size / 10).max(4)))
+        .take_while(|size| *size < 1_000_000)
+}
+
+/// Reads values of every size class, each of one byte and of one of two lengths.
+pub fn read_classes(descriptor: OwnedFd, is_faulty: bool) -> Result<(), String> {
+    let reader = Reader::open(descriptor).map_err(|error| error.to_string())?;
+    let begin = Instant::now();
+    let (mut value, mut rounds) = (Vec::new(), 0);
+    while rounds < CLASS_ROUNDS || is_faulty && begin.elapsed() < PATIENCE {
+        rounds += 1;
+        for (number, size) in class_sizes().enumerate() {
+            // Small values are read at once, and large ones take as long as many of these.
+            for _ in 0..(20_000 / size).clamp(1, 200) {
+                value.clear();
+                match reader.get_into(&key(number), &mut value) {
+                    Ok(found) => found.map(|_| ()).ok_or("absent")?,
+                    // On a slow machine, a writer may leave no time for a large one.
+                    Err(StoreError::Contended) if size > 100_000 => continue,
+                    Err(error) => return Err(format!("{size} bytes: {error}")),
+                }
+                let byte = value.first().copied().ok_or("empty")?;
+                if value.len() != class_size(size, byte) || value.iter().any(|other| *other != byte) {
+                    return Err(format!("a value of {size} bytes is of two writes"));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// How often the short hunt reads values of all classes.
+const CLASS_ROUNDS: usize = 4;
+
+fn class_size(size: usize, byte: u8) -> usize {
+    size - usize::from(byte % 2).min(size - 1)
+}
+
+/// Writes values of every size class until the reader has ended, and returns its status.
+fn write_classes_beside(store: &Store, reader: &mut children::Running) -> i32 {
+    let values: Vec<Vec<u8>> = (0..4).map(|byte| vec![byte; 1_000_000]).collect();
+    for round in 0_usize.. {
+        let byte = (round % 4) as u8;
+        for (number, size) in class_sizes().enumerate() {
+            if reader.has_ended() {
+                return reader.status();
+            }
+            for _ in 0..(20_000 / size).clamp(1, 20) {
+                store.put(&key(number), &values[usize::from(byte)][..class_size(size, byte)]).unwrap();
+            }
+        }
+    }
+    unreachable!("the rounds do not end")
+}
+
+fn store_of_classes() -> Store {
+    let store = Store::embedded(StoreOptions::new(256 << 20)).unwrap();
+    for (number, size) in class_sizes().enumerate() {
+        store.put(&key(number), &vec![0; size]).unwrap();
+    }
+    store
+}
+
+#[test]
+fn no_value_of_any_class_is_torn() {
+    let store = store_of_classes();
+    let mut reader = children::start("classes", None, store.reader_descriptor().unwrap());
+    assert_eq!(write_classes_beside(&store, &mut reader), 0);
+    store.audit().unwrap();
+}
+
+#[test]
+fn a_torn_value_of_some_class_would_be_noticed() {
+    let store = store_of_classes();
+    let fault = Some(PlantedFault::TornRead);
+    let mut reader = children::start("classes", fault, store.reader_descriptor().unwrap());
+    assert_eq!(write_classes_beside(&store, &mut reader), CAUGHT);
+}
+
 /// Reads keys that always exist, and whose objects and slots change all the time.
 pub fn read_present(descriptor: OwnedFd, is_faulty: bool) -> Result<(), String> {
     let reader = Reader::open(descriptor).map_err(|error| error.to_string())?;

@@ -1,8 +1,10 @@
 //! A memory that is used up.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use caravan_store::{Eviction, Reader, Store, StoreError, StoreOptions};
+
+use crate::children::status_of;
 
 const MEMORY: u64 = 8 << 20;
 
@@ -94,6 +96,26 @@ fn a_reader_has_no_right_to_write() {
     assert!(rustix::fs::ftruncate(&descriptor, 0).is_err());
     let flags = rustix::fs::fcntl_getfl(descriptor.as_fd()).unwrap();
     assert!(!flags.intersects(rustix::fs::OFlags::RDWR | rustix::fs::OFlags::WRONLY));
+}
+
+/// Makes a store in a process that may map less memory than the store is to have.
+pub fn make_within_a_limit(_: OwnedFd, _: bool) -> Result<(), String> {
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    let limit = Rlimit { current: Some(1 << 30), maximum: Some(1 << 30) };
+    setrlimit(Resource::As, limit).map_err(|error| error.to_string())?;
+    match Store::embedded(StoreOptions::new(4 << 30)) {
+        Err(error @ StoreError::Memory(_))
+            if error.to_string().starts_with("no shared memory for the store") => {}
+        other => return Err(format!("{other:?}")),
+    }
+    // A smaller one is possible, and works.
+    let store = Store::embedded(StoreOptions::new(64 << 20)).map_err(|error| error.to_string())?;
+    store.put(b"k", b"v").map_err(|error| error.to_string())
+}
+
+#[test]
+fn a_process_that_may_not_map_so_much_is_told_so() {
+    assert_eq!(status_of("limited", None), 0);
 }
 
 #[test]

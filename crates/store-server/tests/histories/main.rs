@@ -1,0 +1,18 @@
+//! Histories: processes send random transactions to a server and read its memory, are stopped and killed at random
+//! instants, and write down what they did and saw. A judge then says whether there is an order that explains all of it.
+//!
+//! | variable | |
+//! |---|---|
+//! | `CARAVAN_KILLS` | the number of kills, 60 by default |
+//! | `CARAVAN_SOAK_SECONDS` | how long the soak lasts, 600 by default |
+//! | `CARAVAN_SEED` | the seed of the random numbers, which is printed |
+//! | `CARAVAN_HISTORIES` | a folder to which histories of single values are written, for `tests/histories/run` |
+
+mod anomalies;
+mod children;
+mod clients;
+mod cycles;
+mod history;
+mod rig;
+mod soak;
+mod storms;

@@ -1,0 +1,233 @@
+//! A server, its clients, and the hand that stops and kills them.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use caravan_store::faults::PlantedFault;
+use caravan_store::{Store, StoreOptions};
+use caravan_store_server::{ServerOptions, StoreServer};
+use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
+
+use crate::children::{self, Order, Role, Running};
+use crate::clients::{ClientFault, ClientOrder, Workload};
+use crate::history::{self, ClientAct, Random};
+
+const MEMORY_BYTES: u64 = 64 << 20;
+const CLIENTS: usize = 4;
+
+/// The byte by which a server says that it serves. What the test harness says has none of it.
+const READY: u8 = b'!';
+
+/// What a server process is told when it starts.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ServerOrder {
+    socket: PathBuf,
+}
+
+/// Serves the store in the memory that is its standard input until its standard output is closed by the other side. Then it
+/// checks that all memory in use can be reached and is as it was written.
+pub fn serve(memory: OwnedFd, order: &ServerOrder) -> Result<(), String> {
+    let failed = |error: &dyn std::fmt::Display| error.to_string();
+    let store = Store::open(memory, StoreOptions::new(MEMORY_BYTES)).map_err(|error| failed(&error))?;
+    let store = Arc::new(store);
+    let mut options = ServerOptions::new("judged", &order.socket);
+    options.workers = Some(3);
+    let server = StoreServer::start(Arc::clone(&store), options, |_| {}).map_err(|error| failed(&error))?;
+    let leash = std::io::stdout().as_fd().try_clone_to_owned().map_err(|error| failed(&error))?;
+    let mut leash = File::from(leash);
+    leash.write_all(&[READY]).map_err(|error| failed(&error))?;
+    let _ = leash.read(&mut [0]);
+    server.end();
+    store.audit().map_err(|error| failed(&error))?;
+    let mut damaged = Vec::new();
+    store.scrub(usize::MAX, |address| damaged.push(address)).map_err(|error| failed(&error))?;
+    if damaged.is_empty() { Ok(()) } else { Err(format!("damaged objects: {damaged:?}")) }
+}
+
+/// What happens in one history.
+#[derive(Clone, Copy, Debug)]
+pub struct Storm {
+    pub workload: Workload,
+    pub kills: usize,
+    pub seed: u64,
+    pub in_server: Option<PlantedFault>,
+    pub in_clients: Option<PlantedFault>,
+    pub between: Option<ClientFault>,
+}
+
+/// What came of it.
+pub struct Aftermath {
+    pub acts: Vec<ClientAct>,
+    /// Whether the server's memory was whole in the end, and all of it could be reached.
+    pub is_sound: bool,
+    pub stops: usize,
+}
+
+/// Raises a storm, and returns what all clients have written down.
+pub fn raise(storm: Storm) -> Aftermath {
+    let mut rig = Rig::new(storm);
+    for _ in 0..CLIENTS {
+        rig.start_client();
+    }
+    let (mut kills, mut stops) = (0, 0);
+    while kills < storm.kills {
+        std::thread::sleep(Duration::from_micros(500 + 100 * rig.random.below(150) as u64));
+        match rig.random.below(6) {
+            0 => stops += rig.stop_server(),
+            1 => stops += rig.stop_client(),
+            2..=3 => {
+                rig.kill_server();
+                kills += 1;
+            }
+            _ => {
+                rig.kill_client();
+                kills += 1;
+            }
+        }
+    }
+    let (acts, is_sound) = rig.end();
+    Aftermath { acts, is_sound, stops }
+}
+
+struct ClientProcess {
+    process: Running,
+    said: JoinHandle<Vec<u8>>,
+}
+
+pub struct Rig {
+    storm: Storm,
+    random: Random,
+    folder: PathBuf,
+    /// The memory of the store, which outlives its servers.
+    memory: OwnedFd,
+    server: ServerProcess,
+    clients: Vec<ClientProcess>,
+    clients_started: u32,
+    said: Vec<Vec<u8>>,
+}
+
+struct ServerProcess {
+    process: Running,
+    /// It ends when this is closed.
+    leash: UnixStream,
+}
+
+impl ServerProcess {
+    /// Starts a server, and waits until it serves.
+    fn start(storm: &Storm, folder: &Path, memory: &OwnedFd) -> Self {
+        let order = ServerOrder { socket: folder.join("socket") };
+        let planted = storm.in_server.map(|fault| format!("{fault:?}"));
+        let (theirs, mut leash) = UnixStream::pair().expect("a pair");
+        let memory = memory.try_clone().expect("a descriptor");
+        let order = Order { role: Role::Server(order), planted };
+        let process = children::start(&order, memory, Stdio::from(OwnedFd::from(theirs)));
+        let mut byte = [0];
+        while byte != [READY] {
+            leash.read_exact(&mut byte).expect("the server does not start, for the reason above");
+        }
+        Self { process, leash }
+    }
+}
+
+impl Rig {
+    /// Starts a server without clients.
+    pub fn new(storm: Storm) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("caravan-judges-{}-{number}", std::process::id()));
+        std::fs::create_dir(&folder).expect("made");
+        let memory = Store::new_memory("judged").expect("memory");
+        let server = ServerProcess::start(&storm, &folder, &memory);
+        let random = Random::new(storm.seed);
+        let (clients, said) = (Vec::new(), Vec::new());
+        Self { storm, random, folder, memory, server, clients, clients_started: 0, said }
+    }
+
+    /// Kills the server, and starts another one over the same memory.
+    fn kill_server(&mut self) {
+        self.server.process.end();
+        self.server = ServerProcess::start(&self.storm, &self.folder, &self.memory);
+    }
+
+    pub fn start_client(&mut self) {
+        let Storm { seed, workload, between: fault, .. } = self.storm;
+        let (client, socket) = (self.clients_started, self.folder.join("socket"));
+        self.clients_started += 1;
+        let planted = self.storm.in_clients.map(|fault| format!("{fault:?}"));
+        let role = Role::Client(ClientOrder { client, seed, socket, workload, fault });
+        // The right to read, and no more.
+        let memory = File::open(format!("/proc/self/fd/{}", self.memory.as_raw_fd())).expect("opened");
+        let mut process = children::start(&Order { role, planted }, memory.into(), Stdio::piped());
+        let mut stdout = process.stdout();
+        let said = std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            stdout.read_to_end(&mut bytes).expect("read");
+            bytes
+        });
+        self.clients.push(ClientProcess { process, said });
+    }
+
+    pub fn kill_client(&mut self) {
+        let at = self.random.below(self.clients.len());
+        let client = self.clients.swap_remove(at);
+        self.bury(client);
+        self.start_client();
+    }
+
+    fn bury(&mut self, mut client: ClientProcess) {
+        assert!(!client.process.has_ended(), "a client ended by itself, for the reason above");
+        drop(client.process);
+        self.said.push(client.said.join().expect("read"));
+    }
+
+    fn stop_client(&mut self) -> usize {
+        let at = self.random.below(self.clients.len());
+        self.clients[at].process.signal(Signal::STOP);
+        self.pause();
+        self.clients[at].process.signal(Signal::CONT);
+        1
+    }
+
+    fn stop_server(&mut self) -> usize {
+        self.server.process.signal(Signal::STOP);
+        self.pause();
+        self.server.process.signal(Signal::CONT);
+        1
+    }
+
+    fn pause(&mut self) {
+        std::thread::sleep(Duration::from_micros(100 * self.random.below(100) as u64));
+    }
+
+    /// Kills all clients, and returns what they have written down since the last time.
+    pub fn kill_clients(&mut self) -> Vec<ClientAct> {
+        for client in std::mem::take(&mut self.clients) {
+            self.bury(client);
+        }
+        std::mem::take(&mut self.said).iter().flat_map(|said| history::parse(said)).collect()
+    }
+
+    /// Returns the folder in `/proc` of the server, and its socket.
+    pub fn server(&self) -> (PathBuf, PathBuf) {
+        (PathBuf::from(format!("/proc/{}", self.server.process.id())), self.folder.join("socket"))
+    }
+
+    /// Ends everything, and returns the acts with whether the server was content.
+    pub fn end(mut self) -> (Vec<ClientAct>, bool) {
+        let acts = self.kill_clients();
+        let ServerProcess { mut process, leash } = self.server;
+        drop(leash);
+        let is_sound = process.is_content();
+        let _ = std::fs::remove_dir_all(&self.folder);
+        (acts, is_sound)
+    }
+}

@@ -1,0 +1,146 @@
+//! Clients and servers that are stopped and killed; and the same with a fault planted.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use caravan_store::faults::PlantedFault;
+
+use crate::clients::{ClientFault, Workload};
+use crate::cycles::{Rule, judge};
+use crate::history::{ClientAct, Outcome};
+use crate::rig::{Storm, raise};
+
+/// Kills in one history: what is longer only takes more memory.
+const KILLS_AT_ONCE: usize = 60;
+/// For how long a planted fault may stay unnoticed.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+pub fn environment(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+}
+
+fn kills() -> usize {
+    environment("CARAVAN_KILLS").map_or(KILLS_AT_ONCE, |kills| kills as usize)
+}
+
+fn seed() -> u64 {
+    let seed = environment("CARAVAN_SEED").unwrap_or_else(crate::history::now_ns);
+    println!("CARAVAN_SEED={seed}");
+    seed
+}
+
+pub fn calm() -> Storm {
+    let (in_server, in_clients, between) = (None, None, None);
+    Storm { workload: Workload::Chains, kills: KILLS_AT_ONCE, seed: seed(), in_server, in_clients, between }
+}
+
+fn describe(acts: &[ClientAct]) -> String {
+    let count = |outcome| acts.iter().filter(|act| act.outcome == outcome).count();
+    let outcomes = [Outcome::Done, Outcome::Refused, Outcome::Unknown].map(count);
+    format!("{} transactions, {} refused, {} without a reply", outcomes[0], outcomes[1], outcomes[2])
+}
+
+#[test]
+fn every_history_has_an_order() {
+    let (kills, mut storm) = (kills(), calm());
+    let mut killed = 0;
+    while killed < kills {
+        let aftermath = raise(storm);
+        killed += storm.kills;
+        println!("{killed} kills, {} stops: {}", aftermath.stops, describe(&aftermath.acts));
+        if let Err(violation) = judge(&aftermath.acts) {
+            panic!("seed {}: {:?}: {}", storm.seed, violation.rule, violation.text);
+        }
+        assert!(aftermath.is_sound, "the server's memory is damaged, as it says above");
+        assert!(aftermath.acts.len() > 10 * storm.kills, "the clients hardly did anything");
+        storm.seed += 1;
+    }
+}
+
+/// Raises storms until the judge notices, by one of these rules.
+fn assert_noticed(rules: &[Rule], mut storm: Storm) {
+    let begin = Instant::now();
+    storm.kills = 20;
+    while begin.elapsed() < PATIENCE {
+        let aftermath = raise(storm);
+        if let Err(violation) = judge(&aftermath.acts) {
+            println!("{}: {:?}: {}", describe(&aftermath.acts), violation.rule, violation.text);
+            assert!(rules.contains(&violation.rule), "{:?} is no sign of this fault", violation.rule);
+            return;
+        }
+        storm.seed += 1;
+    }
+    panic!("the planted fault was not noticed");
+}
+
+/// Writes histories of single values for `tests/histories/run`: sound ones, and some with each fault planted.
+#[test]
+#[ignore = "run by make store-histories"]
+fn write_histories() {
+    let Some(folder) = std::env::var_os("CARAVAN_HISTORIES").map(PathBuf::from) else { return };
+    let storm = Storm { workload: Workload::Registers, ..calm() };
+    let mut seed = storm.seed;
+    let mut raise_into = |name: String, changed: Storm| {
+        seed += 1;
+        let aftermath = raise(Storm { seed, ..changed });
+        assert!(aftermath.is_sound, "the server's memory is damaged, as it says above");
+        println!("{name}: {}", describe(&aftermath.acts));
+        let lines = aftermath.acts.iter().map(|act| serde_json::to_string(act).expect("JSON") + "\n");
+        std::fs::write(folder.join(format!("{name}.jsonl")), lines.collect::<String>()).expect("written");
+    };
+    for number in 0..kills().div_ceil(KILLS_AT_ONCE) {
+        raise_into(format!("sound-{number}"), storm);
+    }
+    for number in 0..5 {
+        let mut faulty = |name: &str, changed| raise_into(format!("faulty-{name}-{number}"), changed);
+        faulty("validation", Storm { in_server: Some(PlantedFault::NoValidation), ..storm });
+        faulty("watch", Storm { in_server: Some(PlantedFault::IgnoredRequirement), ..storm });
+        faulty("torn", Storm { in_clients: Some(PlantedFault::TornRead), ..storm });
+        faulty("early", Storm { between: Some(ClientFault::EarlyReply), ..storm });
+        faulty("repeat", Storm { between: Some(ClientFault::Repeat), ..storm });
+    }
+}
+
+#[test]
+fn a_commit_that_does_not_validate_is_noticed() {
+    assert_noticed(
+        &[Rule::LostUpdate, Rule::Order, Rule::Cycle],
+        Storm { in_server: Some(PlantedFault::NoValidation), ..calm() },
+    );
+}
+
+#[test]
+fn a_watch_that_is_ignored_is_noticed() {
+    assert_noticed(
+        &[Rule::LostUpdate, Rule::Order, Rule::Cycle],
+        Storm { in_server: Some(PlantedFault::IgnoredRequirement), ..calm() },
+    );
+}
+
+#[test]
+fn a_snapshot_of_two_moments_is_noticed() {
+    assert_noticed(
+        &[Rule::Cycle, Rule::Internal],
+        Storm { in_clients: Some(PlantedFault::NoRevalidation), ..calm() },
+    );
+}
+
+#[test]
+fn a_torn_read_is_noticed() {
+    // A part of a list can look like another list.
+    assert_noticed(
+        &[Rule::Garbage, Rule::Order, Rule::LostUpdate, Rule::Repeated],
+        Storm { in_clients: Some(PlantedFault::TornRead), ..calm() },
+    );
+}
+
+#[test]
+fn a_reply_before_the_write_is_noticed() {
+    assert_noticed(&[Rule::Cycle], Storm { between: Some(ClientFault::EarlyReply), ..calm() });
+}
+
+#[test]
+fn a_request_that_is_done_twice_is_noticed() {
+    assert_noticed(&[Rule::Repeated], Storm { between: Some(ClientFault::Repeat), ..calm() });
+}
