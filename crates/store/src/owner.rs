@@ -25,6 +25,8 @@ pub(crate) struct StoreCore {
     pub(crate) gate: CommitGate,
     pub(crate) tallies: StoreTallies,
     pub(crate) touched: TouchedMarks,
+    /// The number of sessions, those included that are being opened.
+    pub(crate) sessions: AtomicU64,
     pub(crate) hands: SweepHands,
     /// What a save still has to write.
     pub(crate) changed: ChangedKeys,
@@ -73,6 +75,7 @@ impl StoreCore {
             gate: CommitGate::new(),
             tallies: StoreTallies::default(),
             touched,
+            sessions: AtomicU64::new(0),
             hands: SweepHands::default(),
             changed: ChangedKeys::default(),
             _ownership: ownership,

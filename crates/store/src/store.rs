@@ -96,6 +96,10 @@ impl Store {
         Ok(Segment::empty_file(name)?)
     }
 
+    pub(crate) fn core(&self) -> &StoreCore {
+        &self.core
+    }
+
     /// Returns a descriptor by which another process can open a [`Reader`](crate::Reader): it gives the right
     /// to read all of the store, and not to write. The caller hands it over, by `caravan_segment::passing`
     /// for example.

@@ -37,6 +37,8 @@ const ROLES: &[(&str, Role)] = &[
     ("counts", threads::count_up),
     ("owner", owner::own),
     ("cuts", cuts::cut_commits),
+    ("newer", cuts::cut_then_write),
+    ("mixture", cuts::mix_records),
     ("kills", kills::work),
     ("saves", save::save_under_writes),
 ];

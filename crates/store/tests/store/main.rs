@@ -12,4 +12,5 @@ mod model;
 mod owner;
 mod restart;
 mod save;
+mod sessions;
 mod threads;
