@@ -60,8 +60,8 @@ pub const TRANSACTION_OPERATIONS_MAX: usize = 1 << 20;
 pub const READ_ATTEMPTS: u32 = 8;
 
 /// How long a read waits for a writer in all. A writer that runs is done in less than a millisecond. One that
-/// was killed is done once the next owner has taken the memory over, which takes about a second for each 10
-/// GiB, and a moment more for somebody to notice and to start it.
+/// was killed is done once the next owner has taken the memory over: about half a second for each GiB, and a
+/// moment for somebody to notice and to start it.
 pub const READ_WAIT: Duration = Duration::from_secs(10);
 
 /// For how long a waiting read only gives its core away, before it sleeps.

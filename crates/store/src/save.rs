@@ -34,7 +34,7 @@ impl Store {
     /// Writes a snapshot: all keys with their values and expiry, as they were at one moment during the call.
     /// Other threads go on reading, and writing except for a moment at the end; if they write faster than
     /// `out` takes bytes, they wait. `out` has a whole snapshot only if this returns no error. Objects without
-    /// a key are not saved, because their addresses are of this memory alone.
+    /// a key are not saved, as their addresses are of this memory alone; nor are the sessions of clients.
     ///
     /// ```
     /// # use caravan_store::{Store, StoreError, StoreOptions};

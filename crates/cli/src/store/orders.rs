@@ -101,9 +101,9 @@ impl KeeperCall {
     fn answer(&self) -> Result<KeeperAnswer, Error> {
         let answer = self.channel.receive().map(|(answer, _)| answer);
         answer.map_err(|_| {
+            let store = &self.store;
             Error::Sentence(format!(
-                "{} gave no answer: its server has died, and nothing was written",
-                self.store
+                "{store} gave no answer: the process that was to do it has ended. Try again"
             ))
         })
     }

@@ -1,7 +1,8 @@
 //! Messages with descriptors between a keeper, its servers, and the commands that give it orders.
 //!
 //! A message is one packet of a UNIX socket: JSON, and up to four descriptors. Keeper and server may be of different
-//! versions: a message that one of them does not know is an error, and an upgrade fails with it.
+//! versions: a message that one of them does not know is an error, and an upgrade fails with it. So a field that is added
+//! later has a default.
 
 use std::ffi::OsString;
 use std::io::{IoSlice, IoSliceMut};
