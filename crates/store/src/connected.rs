@@ -145,12 +145,13 @@ impl ConnectedStore {
         }
     }
 
-    fn start_found<T>(&self, key: &[u8], decode: pending::Decode<T>) -> Pending<T> {
+    /// Starts to look a key up where memory is not mapped; `is_waited_for` says that the caller waits at once.
+    fn start_found<T>(&self, key: &[u8], is_waited_for: bool, decode: pending::Decode<T>) -> Pending<T> {
         if let Err(error) = check_key(key) {
             return Pending::ready(Err(error));
         }
         let hash = twox_hash::XxHash3_64::oneshot_with_seed(self.shared.greeting.hash_seed, key);
-        self.started(|board| board.start_lookup(hash, key), decode)
+        self.started(|board| board.start_lookup(hash, key, is_waited_for), decode)
     }
 
     /// Sends what was started and not waited for yet.
@@ -162,7 +163,7 @@ impl ConnectedStore {
     pub fn start_get(&self, key: &[u8]) -> Pending<Option<Vec<u8>>> {
         match &self.mapped {
             Some(reader) => Pending::ready(reader.get(key)),
-            None => self.start_found(key, |outcome| Ok(entry_of(outcome)?.map(|entry| entry.value))),
+            None => self.start_found(key, false, |outcome| Ok(entry_of(outcome)?.map(|entry| entry.value))),
         }
     }
 
@@ -197,7 +198,7 @@ impl ConnectedStore {
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
         match &self.mapped {
             Some(reader) => reader.get(key),
-            None => self.repeated(|| self.start_get(key).wait()),
+            None => Ok(self.entry(key)?.map(|entry| entry.value)),
         }
     }
 
@@ -217,7 +218,7 @@ impl ConnectedStore {
     pub fn entry(&self, key: &[u8]) -> Result<Option<StoreEntry>, StoreError> {
         match &self.mapped {
             Some(reader) => reader.entry(key),
-            None => self.repeated(|| self.start_found(key, entry_of).wait()),
+            None => self.repeated(|| self.start_found(key, true, entry_of).wait()),
         }
     }
 

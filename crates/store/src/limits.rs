@@ -131,11 +131,6 @@ pub const RING_BYTES: u64 = 64 << 10;
 /// The one-sided reads of one client that are under way; further reads go by calls.
 pub const ONE_SIDED_READS_MAX: usize = 256;
 
-/// The lookups over TCP up to which each is done by one-sided reads, which is sooner for a few: no thread that serves
-/// links has to wake up. Of many under way, a call takes less than half of the processor's time, both sides
-/// counted, because the agent answers each read on its own.
-pub const AGENT_LOOKUPS_MAX: usize = 8;
-
 /// The bytes of an object that is read one-sided; a longer one goes by a call, for which a copy at the server is
 /// little of the cost.
 pub const ONE_SIDED_BYTES_MAX: usize = 4096;

@@ -113,8 +113,7 @@ impl Store {
         &self.core
     }
 
-    /// Returns what a client needs to know of the memory before it reads any of it; see
-    /// [`StoreGreeting`](crate::connected::StoreGreeting).
+    /// Returns what a server says of the memory to a client that attaches, before the client reads any of it.
     #[doc(hidden)]
     pub fn greeting(&self) -> Vec<u8> {
         crate::connected::StoreGreeting::of(&self.core.view).to_bytes()

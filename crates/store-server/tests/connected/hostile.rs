@@ -54,7 +54,7 @@ fn no_bytes_of_a_client_damage_the_store() {
         store.put(&[number], &[number; 30]).unwrap();
         kept.push(store.alloc(usize::from(number), None).unwrap());
     }
-    proptest!(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() }, |(bytes in hostile_bytes())| {
+    proptest!(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() }, |(bytes in hostile_bytes())| {
         let mut service = CallService::new(Arc::clone(&store));
         let (mut output, mut taken) = (Vec::new(), 0);
         while let Ok((more @ 1.., _)) = service.serve(&bytes[taken..], &mut output, &mut NoLender) {

@@ -109,10 +109,10 @@ impl CallBoard {
         call
     }
 
-    /// Starts to look a key up, by one-sided reads or by a call, and returns its number.
-    pub(crate) fn start_lookup(&mut self, hash: u64, key: &[u8]) -> u32 {
-        let under_way = self.under_way;
-        let Some(reads) = self.reads.as_ref().filter(|reads| reads.is_worth_it(under_way)) else {
+    /// Starts to look a key up, by one-sided reads or by a call, and returns its number. `is_waited_for` says that the
+    /// caller does nothing else meanwhile.
+    pub(crate) fn start_lookup(&mut self, hash: u64, key: &[u8], is_waited_for: bool) -> u32 {
+        let Some(reads) = self.reads.as_ref().filter(|reads| reads.is_worth_it(is_waited_for)) else {
             return self.start(RequestKind::Get, |to| to.extend_from_slice(key));
         };
         let mut lookup = KeyLookup::new(hash, key);

@@ -8,7 +8,7 @@ use super::lookup::PlannedRead;
 use super::places::KnownPlaces;
 use crate::error::StoreError;
 use crate::layout::StoreLayout;
-use crate::limits::{self, ONE_SIDED_BYTES_MAX, ONE_SIDED_READS_MAX};
+use crate::limits::{ONE_SIDED_BYTES_MAX, ONE_SIDED_READS_MAX};
 
 /// The bytes of the arena for one read: the word that is read after it, and the bytes.
 const ROOM_BYTES: u64 = 8 + ONE_SIDED_BYTES_MAX as u64;
@@ -60,10 +60,10 @@ impl OneSidedReads {
         })
     }
 
-    /// Tells whether a lookup is better done by one-sided reads than by a call, if so many calls and lookups are under
-    /// way.
-    pub(crate) fn is_worth_it(&self, under_way: usize) -> bool {
-        !self.is_by_agent || under_way <= limits::AGENT_LOOKUPS_MAX
+    /// Tells whether a lookup is better done by one-sided reads than by a call. If a thread of the server's process
+    /// does the reads, they are sooner, and take more of the processors: they are for a caller that waits.
+    pub(crate) fn is_worth_it(&self, is_waited_for: bool) -> bool {
+        !self.is_by_agent || is_waited_for
     }
 
     /// Returns the number of parts that the server has lent.

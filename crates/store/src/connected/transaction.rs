@@ -97,7 +97,7 @@ impl<'s> ConnectedTransaction<'s> {
             return self.noted(read);
         }
         let store = self.store;
-        let read = store.start_found(key, found).wait().and_then(|found| {
+        let read = store.start_found(key, true, found).wait().and_then(|found| {
             self.snapshot.record_with(found.read, |reads| store.revalidate(reads))?;
             Ok(found.entry.map(|(head, value)| StoreEntry { value, head }))
         });
