@@ -18,7 +18,8 @@ pub use crate::args::engine::{
 };
 pub use crate::args::pipe::{Copy, CopyHalf, PipeArgs, Reach, Recv, Send, Telling};
 pub use crate::args::store::{
-    StoreChoice, StoreCommand, StoreDel, StoreEviction, StoreGet, StoreScan, StoreServe, StoreSet, StoreStat,
+    StoreChoice, StoreCommand, StoreDel, StoreEviction, StoreGet, StoreSave, StoreScan, StoreServe,
+    StoreServerProcess, StoreSet, StoreStat, StoreUpgrade,
 };
 
 /// Move data between processes and hosts as fast as they can: pipes, packet networks, benchmarks, a live view.
@@ -61,6 +62,9 @@ pub enum Command {
     /// The half of `caravan cp` that receives
     #[command(hide = true)]
     CopySink(CopyHalf),
+    /// A server that `caravan store serve` has started
+    #[command(hide = true)]
+    StoreServer(StoreServerProcess),
     /// The other side of pipes
     #[command(hide = true)]
     PipeAgent(PipeAgent),

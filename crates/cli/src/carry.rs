@@ -7,7 +7,7 @@
 //! | moves the data | -> | moves the data |
 //! | | <- | reports that the data are complete and in their place |
 
-mod stream;
+pub mod stream;
 mod talk;
 
 use std::fs::{File, OpenOptions};

@@ -51,6 +51,7 @@ fn run(command: Command) -> Result<ExitCode, Error> {
         Command::Cp(args) => return copy::run(&args),
         Command::CopySource(args) => return copy::source(&args),
         Command::CopySink(args) => return copy::sink(&args),
+        Command::StoreServer(_) => return store::child::run(),
         Command::PipeAgent(args) => remote::agent::run(&args),
         Command::Bench(bench) => caravan_bench::run(&bench).map_err(Error::from),
         Command::Engine(command) => engine::run(&command),

@@ -1,5 +1,8 @@
 //! `caravan store`: a server with the Redis protocol, and commands that speak to it.
 
+pub mod child;
+mod detach;
+mod orders;
 mod serve;
 
 use std::fmt::Write as _;
@@ -24,6 +27,8 @@ pub fn run(command: &StoreCommand) -> Result<(), Error> {
         StoreCommand::Del(args) => del(args),
         StoreCommand::Scan(args) => scan(args),
         StoreCommand::Stat(args) => stat(args),
+        StoreCommand::Save(args) => orders::save(args),
+        StoreCommand::Upgrade(args) => orders::upgrade(args),
     }
 }
 
@@ -66,6 +71,30 @@ fn password(path: &Path) -> Result<Vec<u8>, Error> {
     }
 }
 
+/// Returns what messages call a store.
+fn store_words(socket: Option<&Path>, name: &str) -> String {
+    socket.map_or_else(|| format!("the store {name}"), |socket| format!("the store at {}", socket.display()))
+}
+
+fn unreachable_store(store: &str, socket: &Path, source: io::Error) -> Error {
+    match source.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Error::Sentence(format!(
+            "{store} is not served: nobody listens at {}. Start it with `caravan store serve`",
+            socket.display()
+        )),
+        _ => Shared::File { what: "connect to", path: socket.to_owned(), source }.into(),
+    }
+}
+
+fn sentence(error: impl std::fmt::Display) -> Error {
+    Error::Sentence(error.to_string())
+}
+
+/// Tells the operator something, with escapes for what steers a terminal.
+fn tell(text: &str) {
+    eprintln!("caravan: {}", printable(text));
+}
+
 /// A connection to the store that a command is for.
 struct StoreTalk {
     client: StoreClient,
@@ -75,17 +104,9 @@ struct StoreTalk {
 impl StoreTalk {
     fn open(choice: &StoreChoice) -> Result<Self, Error> {
         let socket = choice.socket.clone().map_or_else(|| socket_path(&choice.name), Ok)?;
-        let store = match &choice.socket {
-            Some(socket) => format!("the store at {}", socket.display()),
-            None => format!("the store {}", choice.name),
-        };
-        let client = StoreClient::connect(&socket).map_err(|source| match source.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Error::Sentence(format!(
-                "{store} is not served: nobody listens at {}. Start it with `caravan store serve`",
-                socket.display()
-            )),
-            _ => Shared::File { what: "connect to", path: socket.clone(), source }.into(),
-        })?;
+        let store = store_words(choice.socket.as_deref(), &choice.name);
+        let client =
+            StoreClient::connect(&socket).map_err(|source| unreachable_store(&store, &socket, source))?;
         let mut talk = Self { client, store };
         if let Some(file) = &choice.password_file {
             talk.call(&[b"AUTH", &password(file)?])?;

@@ -73,7 +73,7 @@ pub enum ServeError {
     },
     /// The socket's path has no parent folder, or is too long.
     #[error(
-        "{}: this is no path for a socket: it takes a file in an existing folder, of at most 107 bytes", .0.display()
+        "{}: this is no path for a socket: it takes a file in an existing folder, of at most 100 bytes", .0.display()
     )]
     Path(PathBuf),
     /// A file that is no socket is where the socket would be.
@@ -82,6 +82,9 @@ pub enum ServeError {
     /// The options contradict a limit.
     #[error("{0}")]
     Options(String),
+    /// A keeper could not go on.
+    #[error("{0}")]
+    Keeper(String),
     /// A system call failed.
     #[error("cannot {what}: {source}")]
     System {

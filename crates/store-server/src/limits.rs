@@ -55,3 +55,19 @@ pub const EXPIRY_INTERVAL: Duration = Duration::from_millis(100);
 pub const EXPIRY_KEYS: usize = 1000;
 /// How long the server tries to send the remaining replies when it ends.
 pub const END_MAX: Duration = Duration::from_secs(2);
+
+/// Bytes of a message between a keeper and its server or a command: two paths of the greatest length as numbers in text.
+pub const KEEPER_MESSAGE_BYTES_MAX: usize = 96 << 10;
+/// Connections to a keeper that have given no order yet. Then the oldest one is closed.
+pub const KEEPER_CALLERS_MAX: usize = 16;
+/// How long a program may take until it runs as a server: far longer than a loaded machine needs to start one.
+pub const SERVER_START_MAX: Duration = Duration::from_secs(30);
+/// How long a server may take to end before an upgrade; it has [`END_MAX`] for its clients.
+pub const SERVER_END_MAX: Duration = Duration::from_secs(30);
+/// How long a server serves until its death counts as the first one again.
+pub const SERVER_CALM: Duration = Duration::from_secs(10);
+/// The pause before a server is started after the second death in a row; it doubles with each further one. After
+/// the first death there is none.
+pub const RESTART_PAUSE_MIN: Duration = Duration::from_millis(100);
+/// The longest pause before a server is started again.
+pub const RESTART_PAUSE_MAX: Duration = Duration::from_secs(10);

@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -13,55 +13,92 @@ use rustix::net::{
 };
 
 use crate::error::ServeError;
+use crate::server::ServerOptions;
 
 /// Connections that wait to be accepted, as in Redis.
 const BACKLOG: i32 = 511;
 
-/// A listening UNIX socket with its lock file, which the kernel unlocks however the process ends. The socket's file is removed when the value
-/// is dropped.
+/// Sockets on which clients connect; a server accepts on them.
 #[derive(Debug)]
-pub(crate) struct UnixListening {
-    listener: OwnedFd,
+pub struct ListeningSockets {
+    /// The UNIX socket.
+    pub unix: OwnedFd,
+    /// The socket on TCP, if there is one.
+    pub tcp: Option<OwnedFd>,
+}
+
+/// The listening sockets of a store's name, with the lock of the name, which the kernel unlocks once every process that has
+/// it has ended. The UNIX socket's file is removed when the value is dropped.
+#[derive(Debug)]
+pub(crate) struct StoreListening {
+    pub(crate) sockets: ListeningSockets,
+    pub(crate) lock: File,
     path: PathBuf,
-    _lock: File,
 }
 
-impl UnixListening {
-    /// Listens at a path, which only this user can connect to.
-    pub(crate) fn at(path: &Path) -> Result<Self, ServeError> {
-        let address = SocketAddrUnix::new(path).map_err(|_| ServeError::Path(path.to_owned()))?;
+impl StoreListening {
+    /// Listens as a server's options say, at a path that only this user can connect to.
+    pub(crate) fn open(options: &ServerOptions) -> Result<Self, ServeError> {
+        let path = &options.socket;
+        let address = SocketAddrUnix::new(path).map_err(|_| ServeError::Path(path.clone()))?;
         let lock = lock(path)?;
-        // Whoever made this socket has ended, because it does not hold the lock.
-        match std::fs::symlink_metadata(path) {
-            Ok(found) if found.file_type().is_socket() => {
-                std::fs::remove_file(path)
-                    .map_err(ServeError::system(format!("remove {}", path.display())))?;
-            }
-            Ok(_) => return Err(ServeError::NoSocket(path.to_owned())),
-            Err(_) => {}
-        }
-        let listener = new_socket(AddressFamily::UNIX)?;
-        let failed = || ServeError::system(format!("listen at {}", path.display()));
-        bind(&listener, &address).map_err(failed())?;
-        // Nobody can connect before the call of listen, so nobody gets in between.
-        std::fs::set_permissions(path, PermissionsExt::from_mode(0o600))
-            .map_err(ServeError::system(format!("protect {}", path.display())))?;
-        listen(&listener, BACKLOG).map_err(failed())?;
-        Ok(Self { listener, path: path.to_owned(), _lock: lock })
+        let tcp = options.address.map(listen_tcp).transpose()?;
+        Ok(Self {
+            sockets: ListeningSockets { unix: listen_unix(path, &address)?, tcp },
+            lock,
+            path: path.clone(),
+        })
     }
 }
 
-impl AsFd for UnixListening {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.listener.as_fd()
-    }
-}
-
-impl Drop for UnixListening {
+impl Drop for StoreListening {
     fn drop(&mut self) {
         // The lock's file stays: another server may have opened it and wait for the lock.
         let _ = std::fs::remove_file(&self.path);
     }
+}
+
+impl ListeningSockets {
+    /// Returns the address on TCP, with the port that the system chose if it was to choose one.
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        let name = rustix::net::getsockname(self.tcp.as_ref()?).ok()?;
+        SocketAddr::try_from(name).ok()
+    }
+
+    pub(crate) fn try_clone(&self) -> Result<Self, ServeError> {
+        let failed = || ServeError::system("copy a descriptor");
+        let tcp = self.tcp.as_ref().map(OwnedFd::try_clone).transpose().map_err(failed())?;
+        Ok(Self { unix: self.unix.try_clone().map_err(failed())?, tcp })
+    }
+}
+
+/// Listens at a path of which this process holds the lock.
+fn listen_unix(path: &Path, address: &SocketAddrUnix) -> Result<OwnedFd, ServeError> {
+    remove_left(path)?;
+    let listener = new_socket(AddressFamily::UNIX, SocketType::STREAM)?;
+    listen_at(&listener, path, address)?;
+    Ok(listener)
+}
+
+/// Removes a socket whose maker has ended, because it does not hold the lock.
+pub(crate) fn remove_left(path: &Path) -> Result<(), ServeError> {
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if found.file_type().is_socket() => {
+            std::fs::remove_file(path).map_err(ServeError::system(format!("remove {}", path.display())))
+        }
+        Ok(_) => Err(ServeError::NoSocket(path.to_owned())),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Makes a socket listen at a path, to which only this user can connect.
+pub(crate) fn listen_at(listener: &OwnedFd, path: &Path, address: &SocketAddrUnix) -> Result<(), ServeError> {
+    let failed = || ServeError::system(format!("listen at {}", path.display()));
+    bind(listener, address).map_err(failed())?;
+    // Nobody can connect before the call of listen, so nobody gets in between.
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o600))
+        .map_err(ServeError::system(format!("protect {}", path.display())))?;
+    listen(listener, BACKLOG).map_err(failed())
 }
 
 /// Takes the lock of a socket, and writes this process's number into its file, for whoever comes second.
@@ -86,21 +123,18 @@ fn lock(socket: &Path) -> Result<File, ServeError> {
     Ok(file)
 }
 
-/// Listens on TCP, and returns the address with the port that the system chose if it was 0.
-pub(crate) fn listen_tcp(address: SocketAddr) -> Result<(OwnedFd, SocketAddr), ServeError> {
+fn listen_tcp(address: SocketAddr) -> Result<OwnedFd, ServeError> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let listener = new_socket(family)?;
+    let listener = new_socket(family, SocketType::STREAM)?;
     let failed = || ServeError::system(format!("listen on {address}"));
     // A port whose last server has just ended can be used at once.
     sockopt::set_socket_reuseaddr(&listener, true).map_err(failed())?;
     bind(&listener, &address).map_err(failed())?;
     listen(&listener, BACKLOG).map_err(failed())?;
-    let bound = rustix::net::getsockname(&listener).map_err(failed())?;
-    let bound = SocketAddr::try_from(bound).map_err(failed())?;
-    Ok((listener, bound))
+    Ok(listener)
 }
 
-fn new_socket(family: AddressFamily) -> Result<OwnedFd, ServeError> {
-    socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
+pub(crate) fn new_socket(family: AddressFamily, kind: SocketType) -> Result<OwnedFd, ServeError> {
+    socket_with(family, kind, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
         .map_err(ServeError::system("make a socket"))
 }

@@ -15,8 +15,8 @@ use rustix::net::{SendFlags, SocketAddrAny, SocketFlags, acceptfrom_with, send};
 
 use crate::error::ServeError;
 use crate::limits;
-use crate::listen::{UnixListening, listen_tcp};
-use crate::state::{ServerFacts, ServerState, count};
+use crate::listen::{ListeningSockets, StoreListening};
+use crate::state::{ClientSettings, ServerFacts, ServerState, count};
 use crate::worker::{StoreWorker, Tell, WorkerPost, unix_ms};
 
 /// What a server is started with.
@@ -35,17 +35,20 @@ pub struct ServerOptions {
     pub workers: Option<usize>,
     /// What the store does when its memory is used up, for CONFIG GET.
     pub eviction: Eviction,
+    /// The largest number of connections at a time.
+    pub clients_max: usize,
 }
 
 impl ServerOptions {
     /// Returns the options of a server on a UNIX socket.
     pub fn new(name: impl Into<String>, socket: impl Into<PathBuf>) -> Self {
         let (address, password, workers) = (None, None, None);
-        let eviction = Eviction::Refuse;
-        Self { name: name.into(), socket: socket.into(), address, password, workers, eviction }
+        let (eviction, clients_max) = (Eviction::Refuse, limits::CLIENTS_DEFAULT);
+        let (name, socket) = (name.into(), socket.into());
+        Self { name, socket, address, password, workers, eviction, clients_max }
     }
 
-    fn check(&self) -> Result<(), ServeError> {
+    pub(crate) fn check(&self) -> Result<(), ServeError> {
         if let Some(address) = self.address.filter(|address| !address.ip().is_loopback()) {
             if self.password.is_none() {
                 return Err(ServeError::Exposed(address.ip()));
@@ -70,6 +73,8 @@ pub struct StoreServer {
     posts: Vec<Arc<WorkerPost>>,
     acceptor: Option<JoinHandle<()>>,
     workers: Vec<JoinHandle<()>>,
+    /// What this server listens with itself; dropped at the end, which removes the socket.
+    _listening: Option<StoreListening>,
 }
 
 impl std::fmt::Debug for StoreServer {
@@ -86,9 +91,22 @@ impl StoreServer {
         tell: impl Fn(&str) + Send + Sync + 'static,
     ) -> Result<Self, ServeError> {
         options.check()?;
-        let unix = UnixListening::at(&options.socket)?;
-        let tcp = options.address.map(listen_tcp).transpose()?;
-        let address = tcp.as_ref().map(|(_, address)| *address);
+        let listening = StoreListening::open(&options)?;
+        let mut server = Self::on(listening.sockets.try_clone()?, store, options, tell)?;
+        server._listening = Some(listening);
+        Ok(server)
+    }
+
+    /// Starts a server on sockets that somebody else keeps: clients that connect while no server accepts wait for the next
+    /// one. The options' socket and address are those of the sockets.
+    pub fn on(
+        sockets: ListeningSockets,
+        store: Arc<Store>,
+        options: ServerOptions,
+        tell: impl Fn(&str) + Send + Sync + 'static,
+    ) -> Result<Self, ServeError> {
+        options.check()?;
+        let address = sockets.address();
         let facts = ServerFacts {
             port: address.map_or(0, |address| address.port()),
             socket: options.socket.display().to_string(),
@@ -98,6 +116,7 @@ impl StoreServer {
             ..ServerFacts::new(options.name)
         };
         let state = Arc::new(ServerState::new(store, facts, options.password));
+        state.set_clients_max(options.clients_max);
         let tell: Tell = Arc::new(tell);
         let bell = Arc::new(
             eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
@@ -107,12 +126,13 @@ impl StoreServer {
         let count = options.workers.unwrap_or(limits::WORKERS_DEFAULT.min(cores));
         let posts: Result<Vec<_>, _> = (0..count).map(|_| WorkerPost::new().map(Arc::new)).collect();
         let (acceptor, workers, socket) = (None, Vec::new(), options.socket);
-        let mut server = Self { state, address, socket, bell, posts: posts?, acceptor, workers };
-        server.spawn(unix, tcp.map(|(listener, _)| listener), &tell)?;
+        let posts = posts?;
+        let mut server = Self { state, address, socket, bell, posts, acceptor, workers, _listening: None };
+        server.spawn(sockets, &tell)?;
         Ok(server)
     }
 
-    fn spawn(&mut self, unix: UnixListening, tcp: Option<OwnedFd>, tell: &Tell) -> Result<(), ServeError> {
+    fn spawn(&mut self, sockets: ListeningSockets, tell: &Tell) -> Result<(), ServeError> {
         let thread = |name: String| std::thread::Builder::new().name(name);
         for (index, post) in self.posts.iter().enumerate() {
             let worker =
@@ -121,10 +141,16 @@ impl StoreServer {
             self.workers.push(spawned.map_err(ServeError::system("start a thread"))?);
         }
         let (state, posts, bell) = (Arc::clone(&self.state), self.posts.clone(), Arc::clone(&self.bell));
-        let acceptor = Acceptor { unix, tcp, bell, state, posts };
+        let acceptor = Acceptor { sockets, bell, state, posts };
         let spawned = thread("store-accept".to_owned()).spawn(move || acceptor.accept());
         self.acceptor = Some(spawned.map_err(ServeError::system("start a thread"))?);
         Ok(())
+    }
+
+    /// Calls `watcher` with the settings of now, and again when a client has changed one (CONFIG SET), on the thread that
+    /// serves it and before it gets its reply. There is one watcher.
+    pub fn watch_settings(&self, watcher: impl Fn(ClientSettings) + Send + Sync + 'static) {
+        self.state.watch_settings(Box::new(watcher));
     }
 
     /// Returns the address on TCP, with the port that the system chose if the options had 0.
@@ -137,7 +163,8 @@ impl StoreServer {
         &self.socket
     }
 
-    /// Ends the server: accepts nobody, answers what has arrived, closes all connections, and removes the socket.
+    /// Ends the server: accepts nobody, answers what has arrived, closes all connections, and removes the socket unless
+    /// somebody else keeps it.
     pub fn end(self) {
         drop(self);
     }
@@ -155,8 +182,7 @@ impl Drop for StoreServer {
 
 /// The thread that accepts connections and spreads them over the workers.
 struct Acceptor {
-    unix: UnixListening,
-    tcp: Option<OwnedFd>,
+    sockets: ListeningSockets,
     bell: Arc<OwnedFd>,
     state: Arc<ServerState>,
     posts: Vec<Arc<WorkerPost>>,
@@ -165,7 +191,7 @@ struct Acceptor {
 impl Acceptor {
     fn accept(self) {
         let listeners: Vec<_> =
-            [Some(self.unix.as_fd()), self.tcp.as_ref().map(AsFd::as_fd)].into_iter().flatten().collect();
+            std::iter::once(&self.sockets.unix).chain(&self.sockets.tcp).map(AsFd::as_fd).collect();
         loop {
             let mut ready = vec![PollFd::new(&*self.bell, PollFlags::IN)];
             ready.extend(listeners.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)));

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use caravan_store::{Eviction, Store};
+use serde::{Deserialize, Serialize};
 
 use crate::limits;
 
@@ -35,6 +36,25 @@ impl ServerFacts {
     }
 }
 
+/// The settings that clients can change (CONFIG SET).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientSettings {
+    /// The password that clients give.
+    pub password: Option<Vec<u8>>,
+    /// The largest number of connections at a time.
+    pub clients_max: usize,
+}
+
+/// Who wants to know what [`ClientSettings`] are, on the thread that has changed them.
+#[derive(Default)]
+struct SettingsWatcher(OnceLock<Box<dyn Fn(ClientSettings) + Send + Sync>>);
+
+impl std::fmt::Debug for SettingsWatcher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SettingsWatcher")
+    }
+}
+
 /// What all connections of a server share: the store, the settings, the counters and the list of clients.
 #[derive(Debug)]
 pub struct ServerState {
@@ -42,6 +62,7 @@ pub struct ServerState {
     pub(crate) facts: ServerFacts,
     password: RwLock<Option<Vec<u8>>>,
     clients_max: AtomicUsize,
+    watcher: SettingsWatcher,
     clients: Mutex<BTreeMap<u64, Arc<ClientCard>>>,
     next_client: AtomicU64,
     pub(crate) counters: ServerCounters,
@@ -75,6 +96,7 @@ impl ServerState {
             facts,
             password: RwLock::new(password),
             clients_max: AtomicUsize::new(limits::CLIENTS_DEFAULT),
+            watcher: SettingsWatcher::default(),
             clients: Mutex::default(),
             next_client: AtomicU64::new(1),
             counters: ServerCounters::default(),
@@ -93,6 +115,7 @@ impl ServerState {
     pub(crate) fn set_password(&self, password: &[u8]) {
         let password = (!password.is_empty()).then(|| password.to_vec());
         *self.password.write().unwrap_or_else(PoisonError::into_inner) = password;
+        self.tell_settings();
     }
 
     /// Returns whether this is the password. The time depends on the lengths only.
@@ -109,6 +132,20 @@ impl ServerState {
 
     pub(crate) fn set_clients_max(&self, clients: usize) {
         self.clients_max.store(clients, Ordering::Relaxed);
+        self.tell_settings();
+    }
+
+    /// Calls `watcher` now and after each change, before the client that made it gets its reply. There is one watcher.
+    pub(crate) fn watch_settings(&self, watcher: Box<dyn Fn(ClientSettings) + Send + Sync>) {
+        let _ = self.watcher.0.set(watcher);
+        self.tell_settings();
+    }
+
+    fn tell_settings(&self) {
+        if let Some(watcher) = self.watcher.0.get() {
+            let password = self.password.read().unwrap_or_else(PoisonError::into_inner).clone();
+            watcher(ClientSettings { password, clients_max: self.clients_max() });
+        }
     }
 
     /// Enters a new connection into the list, which it leaves when the card's entry is dropped.

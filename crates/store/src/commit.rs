@@ -152,6 +152,8 @@ impl StoreCore {
             come: Vec::new(),
             gone: Vec::new(),
         };
+        let changed: Vec<Vec<u8>> =
+            if self.changed.is_saving() { writes.keys.keys().cloned().collect() } else { Vec::new() };
         let mut located = Vec::with_capacity(writes.keys.len());
         for (key, image) in writes.keys {
             let hash = self.view.hash(&key);
@@ -167,7 +169,11 @@ impl StoreCore {
         commit.validate(reads)?;
         commit.prepare(time);
         let pieces = commit.record(lane, time)?;
-        Ok(commit.apply(lane, time, pieces))
+        let full = commit.apply(lane, time, pieces);
+        if !changed.is_empty() {
+            self.changed.note(changed);
+        }
+        Ok(full)
     }
 
     fn locate(&self, hash: u64, key: &[u8]) -> Result<LocatedKey, StoreError> {

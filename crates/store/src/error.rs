@@ -75,6 +75,39 @@ pub enum StoreError {
     /// The object belongs to a key, and is written by its key alone.
     #[error("the object at {0} belongs to a key: write it by its key")]
     Keyed(crate::ObjectAddress),
+    /// There is no such session.
+    #[error("the store has no such session: it was closed; open another one")]
+    NoSession,
+    /// There are as many sessions as there may be.
+    #[error(
+        "the store has {} sessions, which is the limit: close those of clients that are gone",
+        limits::SESSIONS_MAX
+    )]
+    TooManySessions,
+    /// The reply to a request has been acknowledged and forgotten, so whether to do it cannot be known.
+    #[error("request {request} is refused: the session has acknowledged all replies up to {acknowledged}")]
+    RequestForgotten {
+        /// The number of the request.
+        request: u64,
+        /// The number of the last request whose reply has been acknowledged.
+        acknowledged: u64,
+    },
+    /// The reply is longer than one that a session keeps.
+    #[error(
+        "the reply has {bytes} bytes; a session keeps at most {} of one: ask for less",
+        limits::REPLY_BYTES_MAX
+    )]
+    ReplyTooLong {
+        /// The number of bytes in the reply.
+        bytes: usize,
+    },
+    /// A session would keep more replies than it can.
+    #[error(
+        "the session keeps at most {} replies in {} bytes: acknowledge replies first",
+        limits::SESSION_REPLIES_MAX,
+        limits::SESSION_BYTES
+    )]
+    TooManyReplies,
     /// A descriptor is not of the memory of a store.
     #[error("the descriptor is not of a store's memory: {0}; ask the owner for another one")]
     NotAStore(&'static str),
@@ -84,6 +117,52 @@ pub enum StoreError {
     /// The memory contradicts itself.
     #[error("the memory of the store is damaged: {0}; restart it empty")]
     Damaged(String),
+    /// Another thread is saving this store.
+    #[error("a save of this store is under way: wait until it has ended")]
+    SaveUnderWay,
+    /// The snapshot could not be written.
+    #[error("the snapshot could not be written: {0}")]
+    SnapshotWrite(#[source] std::io::Error),
+    /// The snapshot could not be read.
+    #[error("the snapshot could not be read: {0}")]
+    SnapshotRead(#[source] std::io::Error),
+    /// The bytes are not those of a snapshot.
+    #[error("this is no snapshot of a store: it does not begin with the words `caravan snapshot`")]
+    NotASnapshot,
+    /// The snapshot has a format that this version does not know.
+    #[error(
+        "the snapshot has format {format}, and this version reads format {known}: use the version that wrote it"
+    )]
+    SnapshotFormat {
+        /// The format of the snapshot.
+        format: u64,
+        /// The format that this version reads.
+        known: u64,
+    },
+    /// The snapshot ends too early, or its bytes have changed.
+    #[error("the snapshot is damaged at byte {position}: {what}; load another copy")]
+    SnapshotDamaged {
+        /// Where the part begins that is not as it was written.
+        position: u64,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// The store has too little memory for the snapshot.
+    #[error(
+        "the snapshot does not fit: the {memory_bytes} bytes of the store were full after {keys} keys; give it more memory"
+    )]
+    SnapshotTooLarge {
+        /// The limit that the options set.
+        memory_bytes: u64,
+        /// The number of keys that the store had then.
+        keys: u64,
+    },
+    /// A snapshot is loaded into an empty store only.
+    #[error("the store has {keys} keys already: load a snapshot into an empty store")]
+    NotEmpty {
+        /// The number of keys.
+        keys: u64,
+    },
     /// Shared memory could not be made.
     #[error("no shared memory for the store: {0}")]
     Memory(#[from] caravan_segment::Error),

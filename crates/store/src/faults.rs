@@ -27,8 +27,10 @@ pub enum PlantedFault {
     RecordOfAnyTime = 8,
     /// A new owner takes a place for used because its last owner had reserved it.
     LeakedReservation = 9,
+    /// A commit does not note what it changes while a save runs.
+    UnnotedChange = 10,
     /// Any version counts as the required one (WATCH).
-    IgnoredRequirement = 10,
+    IgnoredRequirement = 11,
 }
 
 #[cfg(feature = "faults")]
@@ -83,6 +85,20 @@ pub fn stores_of(body: impl FnOnce()) -> u64 {
     STORES_LEFT.set(u64::MAX - 1);
     body();
     u64::MAX - 1 - STORES_LEFT.replace(u64::MAX)
+}
+
+/// Returns where the lanes of the log are in a memory of so many bytes: word 0 of a lane is not 0 as long as there
+/// is a record that is not done with.
+#[cfg(feature = "faults")]
+pub fn lane_places(memory_bytes: u64) -> impl Iterator<Item = u64> {
+    let first = crate::layout::StoreLayout::of(memory_bytes).lanes_place;
+    (0..crate::limits::LANES as u64).map(move |lane| first + lane * crate::layout::LANE_BYTES)
+}
+
+/// Returns where the directory of the table is, and the word that says its depth.
+#[cfg(feature = "faults")]
+pub fn directory_places(memory_bytes: u64) -> (u64, u64) {
+    (crate::layout::StoreLayout::of(memory_bytes).directory_place, crate::layout::word::DEPTH)
 }
 
 /// Tells whether a store to shared memory has an effect.

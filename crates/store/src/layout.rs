@@ -141,6 +141,8 @@ impl ObjectShape {
     pub(crate) const EXPIRES: u8 = 2;
     /// The object is a bucket of a chain.
     pub(crate) const CHAIN: u8 = 4;
+    /// The object is a session.
+    pub(crate) const SESSION: u8 = 8;
 
     #[inline]
     pub(crate) fn from_word(word: u64) -> Self {

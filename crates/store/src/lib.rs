@@ -21,7 +21,10 @@ mod owner;
 pub mod protocol;
 mod reader;
 mod recovery;
+mod save;
 mod scan;
+mod session;
+mod snapshot;
 mod split;
 mod store;
 mod table;
@@ -34,5 +37,7 @@ pub use entry::{EntryHead, KeyVersion, KeyWatch, ObjectAddress, ScanCursor, Stor
 pub use error::StoreError;
 pub use options::{Eviction, StoreOptions};
 pub use reader::{ReadTransaction, Reader};
+pub use save::SnapshotCounts;
+pub use session::SessionId;
 pub use store::Store;
 pub use transaction::Transaction;

@@ -30,6 +30,20 @@ pub const IN_PLACE_BYTES_MAX: usize = 1024;
 /// The private memory that a lane keeps between two commits.
 pub const RECORD_BUFFER_BYTES_MAX: usize = 64 << 10;
 
+/// The largest number of sessions: each takes 4 KiB of the store's memory, and a server serves fewer clients.
+pub const SESSIONS_MAX: u64 = 16 << 10;
+
+/// The bytes of a session: what it keeps of replies, with 16 bytes for each and 8 more.
+pub const SESSION_BYTES: usize = 4064;
+
+/// The largest number of replies that a session keeps: as many requests can a client have under way that change
+/// something.
+pub const SESSION_REPLIES_MAX: usize = 64;
+
+/// The largest number of bytes in a reply that is kept. Replies to writes are short, and a request that fetches a
+/// large value can be made one that only reads.
+pub const REPLY_BYTES_MAX: usize = 2 << 10;
+
 /// The largest number of reads and writes of one transaction: it revalidates what it has read, so its cost
 /// grows faster than its size.
 pub const TRANSACTION_OPERATIONS_MAX: usize = 1 << 20;
@@ -70,3 +84,17 @@ pub const EVICTION_STEPS_MAX: usize = 1 << 24;
 /// Up to which attempt a transaction that lost only spins before the next one; then it gives its core away,
 /// too, as the winner may need it.
 pub const BACK_OFF_SPINS_MAX: u32 = 5;
+
+/// How many keys a save collects before it writes them.
+pub const SAVE_STEP_KEYS: usize = 1000;
+
+/// Bytes of keys that commits have changed and a running save has not written yet; beyond it, commits wait for
+/// the save. About 200,000 short keys, which take less than a second to write.
+pub const SAVE_BACKLOG_BYTES_MAX: usize = 16 << 20;
+
+/// How many changed keys a save may still have to write when it keeps all commits out: some 100 us.
+pub const SAVE_REST_KEYS: usize = 100;
+
+/// How often a save writes what has changed meanwhile before it keeps commits out in any case. Each time takes
+/// less than the one before, unless the store is written faster than the snapshot.
+pub const SAVE_ROUNDS_MAX: usize = 16;

@@ -12,6 +12,7 @@ use crate::layout::word;
 use crate::limits;
 use crate::memory::{self, OwnedMemory};
 use crate::options::{Eviction, StoreOptions};
+use crate::save::ChangedKeys;
 use crate::view::StoreView;
 
 /// The memory of a store, and what its owner keeps beside it.
@@ -24,7 +25,11 @@ pub(crate) struct StoreCore {
     pub(crate) gate: CommitGate,
     pub(crate) tallies: StoreTallies,
     pub(crate) touched: TouchedMarks,
+    /// The number of sessions, those included that are being opened.
+    pub(crate) sessions: AtomicU64,
     pub(crate) hands: SweepHands,
+    /// What a save still has to write.
+    pub(crate) changed: ChangedKeys,
     /// Keeps other owners out. The last field, as fields are dropped in order.
     _ownership: OwnedFd,
 }
@@ -70,7 +75,9 @@ impl StoreCore {
             gate: CommitGate::new(),
             tallies: StoreTallies::default(),
             touched,
+            sessions: AtomicU64::new(0),
             hands: SweepHands::default(),
+            changed: ChangedKeys::default(),
             _ownership: ownership,
         };
         if is_new {

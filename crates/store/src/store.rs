@@ -25,10 +25,10 @@ thread_local! {
 }
 
 /// Marks that this thread runs a transaction of a store, until it is dropped.
-struct RunningBody;
+pub(crate) struct RunningBody;
 
 impl RunningBody {
-    fn of(store: &Store) -> Result<Self, StoreError> {
+    pub(crate) fn of(store: &Store) -> Result<Self, StoreError> {
         let this = std::ptr::from_ref(store).addr();
         RUNNING.with_borrow_mut(|running| {
             if running.contains(&this) {
@@ -60,7 +60,7 @@ impl Drop for RunningBody {
 /// ```
 #[derive(Debug)]
 pub struct Store {
-    core: StoreCore,
+    pub(crate) core: StoreCore,
 }
 
 impl Store {
@@ -98,6 +98,10 @@ impl Store {
     /// Makes an empty memory for [`open`](Self::open). `name` is its name in `/proc/PID/maps`.
     pub fn new_memory(name: &str) -> Result<OwnedFd, StoreError> {
         Ok(Segment::empty_file(name)?)
+    }
+
+    pub(crate) fn core(&self) -> &StoreCore {
+        &self.core
     }
 
     /// Returns a descriptor by which another process can open a [`Reader`](crate::Reader): it gives the right
@@ -272,12 +276,18 @@ impl Store {
         let _running = RunningBody::of(self)?;
         for attempt in 0.. {
             // Who has lost often enough runs while nobody else commits, and cannot lose again.
-            let mut alone = (attempt >= limits::ATTEMPTS_BESIDE_OTHERS).then(|| self.core.gate.alone());
+            let mut alone = (attempt >= limits::ATTEMPTS_BESIDE_OTHERS).then(|| {
+                self.core.changed.wait_for_room();
+                self.core.gate.alone()
+            });
             let mut tx = Transaction::new(&self.core);
             let result = body(&mut tx);
             let mut retry = tx.retry();
             if retry.is_none() {
                 let value = result?;
+                if alone.is_none() && tx.has_writes() {
+                    self.core.changed.wait_for_room();
+                }
                 let committed = match &mut alone {
                     Some(alone) => tx.commit(&mut alone.lane),
                     None => tx.commit(&mut self.core.gate.beside_others()),

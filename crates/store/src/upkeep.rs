@@ -83,6 +83,7 @@ impl StoreCore {
 
     /// Deletes a key if its object is still this one.
     fn remove_version(&self, key: Vec<u8>, place: u64, version: u64) -> bool {
+        self.changed.wait_for_room();
         let mut lane = self.gate.beside_others();
         let read = ReadRecord { place, version, kind: UnitKind::Object };
         let mut writes = WriteSet::default();
@@ -196,6 +197,7 @@ impl StoreCore {
         store_word(&self.view, word::CLEARING, 0);
         self.tallies.keys.store(0, Ordering::Relaxed);
         count(&self.tallies.commits, 1);
+        self.changed.note_clear();
         Ok(())
     }
 

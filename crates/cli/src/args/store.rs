@@ -19,13 +19,16 @@ pub enum StoreCommand {
     Del(StoreDel),
     Scan(StoreScan),
     Stat(StoreStat),
+    Save(StoreSave),
+    Upgrade(StoreUpgrade),
 }
 
 /// Serve a store in memory until stopped
 ///
 /// Serves a store with the Redis protocol on a UNIX socket, and with --port also on TCP. Prints one line when it is ready.
-/// Redis's clients work unchanged. The store is in memory: its keys are gone when the command ends. Ctrl-C or SIGTERM
-/// ends it in order. Exit status: 0 on SIGTERM, 130 on Ctrl-C, 1 if something failed.
+/// Redis's clients work unchanged. This process keeps the memory, and a child of it serves: if the child dies, or is
+/// upgraded, another one goes on with the same keys. The keys are gone when the command ends, unless --save names a file.
+/// Ctrl-C or SIGTERM ends it in order. Exit status: 0 on SIGTERM, 130 on Ctrl-C, 1 if something failed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -33,6 +36,8 @@ Examples:
   caravan store serve sessions --memory 1G --evict lru
   caravan store serve --port 6379
   caravan store serve --port 6379 --bind 192.0.2.7 --password-file secret
+  caravan store serve --load keys.snapshot --save keys.snapshot
+  caravan store serve --detach --log store.log
 
 Then, for example:
   caravan store set greeting hello
@@ -59,9 +64,31 @@ pub struct StoreServe {
     /// A file with the password that clients must give, in its first line
     #[arg(long, value_name = "FILE")]
     pub password_file: Option<PathBuf>,
+    /// Begin with the keys of this snapshot
+    #[arg(long, value_name = "FILE")]
+    pub load: Option<PathBuf>,
+    /// Write a snapshot to this file at the end
+    #[arg(long, value_name = "FILE")]
+    pub save: Option<PathBuf>,
+    /// Serve in the background, and return when the store is ready
+    #[arg(long)]
+    pub detach: bool,
+    /// Append the messages of a store in the background to this file, instead of dropping them
+    #[arg(long, value_name = "FILE", requires = "detach")]
+    pub log: Option<PathBuf>,
     /// Print the line as a JSON object
     #[arg(long)]
     pub json: bool,
+    /// This is the process in the background
+    #[arg(long, hide = true)]
+    pub detached: bool,
+}
+
+/// What `caravan store serve` starts.
+#[derive(Debug, clap::Args)]
+pub struct StoreServerProcess {
+    /// The name of the store, for people who look at processes
+    pub name: String,
 }
 
 /// What a store does when its memory is used up.
@@ -178,7 +205,57 @@ pub struct StoreStat {
     pub choice: StoreChoice,
 }
 
-/// The longest name of a store: it is a part of a socket's path, which has at most 107 bytes.
+/// Save the keys of a store to a file
+///
+/// Writes a snapshot: all keys with their values and expiry, as they are at one moment, while clients are served. FILE is
+/// replaced when the snapshot is complete and on the disk; if something fails, it stays as it was. Only the user who serves
+/// the store can save it. Exit status: 1 if something failed, otherwise 0.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  caravan store save keys.snapshot
+  caravan store serve --load keys.snapshot")]
+pub struct StoreSave {
+    /// The file
+    pub file: PathBuf,
+    /// The name of the store
+    #[arg(short, long, value_name = "NAME", default_value = STORE_NAME, value_parser = store_name)]
+    pub name: String,
+    /// The path of the store's UNIX socket, instead of its name
+    #[arg(long, value_name = "PATH", conflicts_with = "name")]
+    pub socket: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Replace the server of a store by this program's
+///
+/// Starts a server of this program in the place of the running one, over the same memory. Clients that are connected get the
+/// replies to what they have sent, and their connections are closed; who connects meanwhile waits. Processes that have mapped
+/// the memory go on reading. If the new server does not come up, the old program serves again. The process that keeps the
+/// memory stays the same. Exit status: 1 if the old program serves still, otherwise 0.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  ./caravan-new store upgrade
+  caravan store upgrade sessions --program ./caravan-new")]
+pub struct StoreUpgrade {
+    /// The name of the store
+    #[arg(default_value = STORE_NAME, value_parser = store_name)]
+    pub name: String,
+    /// The path of the store's UNIX socket, instead of its name
+    #[arg(long, value_name = "PATH", conflicts_with = "name")]
+    pub socket: Option<PathBuf>,
+    /// The new program, instead of this one
+    #[arg(long, value_name = "FILE")]
+    pub program: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The longest name of a store: it is a part of a socket's path, which has at most 100 bytes.
 const NAME_BYTES_MAX: usize = 40;
 
 fn store_name(text: &str) -> Result<String, String> {

@@ -194,7 +194,7 @@ fn status(error: &Error) -> u8 {
     }
 }
 
-/// The output of `recv`. A part file is removed again unless it is [complete](Self::complete).
+/// The output of `recv`, and a snapshot of a store. A part file is removed again unless it is [complete](Self::complete).
 #[derive(Debug)]
 pub enum RecvOutput {
     /// Standard output, or something that cannot be renamed: a device, a pipe.
@@ -254,6 +254,17 @@ impl RecvOutput {
         fd.try_clone_to_owned().map_err(Error::system("fcntl(F_DUPFD)"))
     }
 
+    /// Writes the data to the disk before the part file is renamed, and the new name after it.
+    pub fn complete_on_disk(self) -> Result<(), Error> {
+        let Self::Part(part) = &self else { return self.complete() };
+        let to = part.to.clone();
+        let failed = |source| Error::File { what: "write", path: to.clone(), source };
+        part.file.sync_all().map_err(failed)?;
+        let folder = part.folder.try_clone().map_err(failed)?;
+        self.complete()?;
+        rustix::fs::fsync(&folder).map_err(|errno| failed(errno.into()))
+    }
+
     /// Renames the part file, because all data have arrived.
     pub fn complete(self) -> Result<(), Error> {
         match self {
@@ -311,7 +322,7 @@ fn create(folder: &OwnedFd, name: &OsStr) -> io::Result<File> {
         Err(Errno::EXIST) => {}
         created => return Ok(created.map(File::from)?),
     }
-    let is_in_the_way = || io::Error::other("it is there, and not of `caravan recv` as this user: remove it");
+    let is_in_the_way = || io::Error::other("it is there, and no part file of this user: remove it");
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let left = rustix::fs::openat(folder, name, flags, Mode::empty()).map_err(|_| is_in_the_way())?;
     let left = File::from(left);
@@ -326,7 +337,7 @@ fn create(folder: &OwnedFd, name: &OsStr) -> io::Result<File> {
 
 fn locked(errno: Errno) -> io::Error {
     match errno {
-        Errno::WOULDBLOCK => io::Error::other("another process is receiving it"),
+        Errno::WOULDBLOCK => io::Error::other("another process is writing it"),
         other => other.into(),
     }
 }
@@ -366,7 +377,7 @@ mod tests {
         let first = RecvOutput::open(Some(&path)).expect("opened");
         write(&first, b"first");
         let refusal = RecvOutput::open(Some(&path)).expect_err("locked").to_string();
-        assert!(refusal.contains("another process is receiving it"), "{refusal}");
+        assert!(refusal.contains("another process is writing it"), "{refusal}");
         first.complete().expect("renamed");
         assert_eq!(fs::read(&path).expect("there"), b"first");
     }

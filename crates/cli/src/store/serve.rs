@@ -1,77 +1,138 @@
-//! `caravan store serve`: a store and its server in this process.
+//! `caravan store serve`: the keeper of a store.
 
+use std::fs::File;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use caravan_bench::Error as Shared;
 use caravan_bench::number::binary;
 use caravan_segment::printable;
-use caravan_segment::process::allow_descriptors;
-use caravan_store::{Eviction, Store, StoreOptions};
-use caravan_store_server::{ServerOptions, StoreServer};
+use caravan_store::Eviction;
+use caravan_store_server::ServerOptions;
+use caravan_store_server::keeper::{KeeperEvent, KeeperOptions, StoreKeeper};
 use serde_json::json;
 
 use crate::args::{StoreEviction, StoreServe};
+use crate::carry::stream::RecvOutput;
 use crate::engine::run::{Asked, EngineSignals};
 use crate::error::Error;
-use crate::store::{password, socket_path};
+use crate::store::detach::{self, DetachedOutput};
+use crate::store::{password, sentence, socket_path, tell};
 
 /// How long the end waits for, at most, after a signal.
 const GLANCE: Duration = Duration::from_millis(100);
 
 /// Serves until it is stopped.
 pub fn run(args: &StoreServe) -> Result<(), Error> {
+    if args.detach && !args.detached {
+        return detach::start();
+    }
     let signals = EngineSignals::watch()?;
-    // Each connection takes a descriptor, and shells allow fewer than the limit of connections. Without more, a client
-    // waits until another one leaves.
-    allow_descriptors(u64::MAX);
-    let eviction = match args.evict {
+    let detached = args.detached.then(|| DetachedOutput::begin(args.log.as_deref())).transpose()?;
+    let socket = args.socket.clone().map_or_else(|| socket_path(&args.name), Ok)?;
+    let mut server = ServerOptions::new(&args.name, &socket);
+    server.address = args.port.map(|port| SocketAddr::new(args.bind, port));
+    server.password = args.password_file.as_deref().map(password).transpose()?;
+    server.eviction = match args.evict {
         StoreEviction::Refuse => Eviction::Refuse,
         StoreEviction::Lru => Eviction::LeastRecentlyUsed,
     };
-    let store_options =
-        StoreOptions::new(args.memory).eviction(eviction).name(format!("caravan-{}", args.name));
-    let store = Store::embedded(store_options).map_err(sentence)?;
-    let socket = args.socket.clone().map_or_else(|| socket_path(&args.name), Ok)?;
-    let mut options = ServerOptions::new(&args.name, socket);
-    options.address = args.port.map(|port| SocketAddr::new(args.bind, port));
-    options.password = args.password_file.as_deref().map(password).transpose()?;
-    options.eviction = eviction;
-    let tell = |text: &str| eprintln!("caravan: {}", printable(text));
-    let server = StoreServer::start(Arc::new(store), options, tell).map_err(sentence)?;
-    print_ready(args, &server)?;
-    loop {
-        match signals.asked() {
-            Asked::Interrupt => {
-                server.end();
-                return Err(caravan_bench::Error::Interrupted.into());
+    if let Some(path) = &args.save {
+        // A file that cannot be written is noticed now, rather than at the end.
+        RecvOutput::open(Some(path)).map_err(sentence)?;
+    }
+    let own = Path::new("/proc/self/exe");
+    let program =
+        File::open(own).map_err(|source| Shared::File { what: "open", path: own.into(), source })?;
+    let keeper = StoreKeeper::start(KeeperOptions {
+        server,
+        memory_bytes: args.memory,
+        load: args.load.as_deref().map(absolute).transpose()?,
+        save: args.save.as_deref().map(absolute).transpose()?,
+        program: program.into(),
+        log: detached.as_ref().map(DetachedOutput::descriptor).transpose()?,
+    });
+    keep(args, &signals, keeper.map_err(sentence)?, &socket, detached.as_ref())
+}
+
+fn keep(
+    args: &StoreServe,
+    signals: &EngineSignals,
+    mut keeper: StoreKeeper,
+    socket: &Path,
+    detached: Option<&DetachedOutput>,
+) -> Result<(), Error> {
+    let mut ended_by = None;
+    while !keeper.is_over() {
+        for event in keeper.step(GLANCE).map_err(sentence)? {
+            if let KeeperEvent::Ready { pid } = event {
+                print_ready(args, socket, keeper.address(), pid)?;
+                detached.map_or(Ok(()), DetachedOutput::let_go)?;
+            } else {
+                tell(&words(&args.name, &event));
             }
-            Asked::End => {
-                server.end();
-                return Ok(());
+        }
+        if ended_by.is_none() {
+            match signals.asked() {
+                asked @ (Asked::Interrupt | Asked::End) => {
+                    ended_by = Some(asked);
+                    keeper.end();
+                }
+                // There is no file to read again.
+                Asked::Reload | Asked::Nothing => {}
             }
-            // There is no file to read again.
-            Asked::Reload | Asked::Nothing => std::thread::sleep(GLANCE),
+        }
+    }
+    match ended_by {
+        Some(Asked::Interrupt) => Err(Shared::Interrupted.into()),
+        _ => Ok(()),
+    }
+}
+
+fn words(name: &str, event: &KeeperEvent) -> String {
+    match event {
+        KeeperEvent::Ready { pid } => format!("store {name}: process {pid} serves it"),
+        KeeperEvent::Lost { what, pause } if pause.is_zero() => {
+            format!("store {name}: {what}. Another one is started with the same keys")
+        }
+        KeeperEvent::Lost { what, pause } => {
+            let seconds = pause.as_secs_f64();
+            format!("store {name}: {what}. Another one is started with the same keys in {seconds} s")
+        }
+        KeeperEvent::Upgraded { pid } => format!("store {name}: upgraded, process {pid} serves it"),
+        KeeperEvent::NotUpgraded { why } => {
+            format!("store {name}: not upgraded, the old program serves it: {why}")
         }
     }
 }
 
-fn sentence(error: impl std::fmt::Display) -> Error {
-    Error::Sentence(error.to_string())
+/// Returns a path that another process understands, whatever its folder.
+fn absolute(path: &Path) -> Result<PathBuf, Error> {
+    Ok(std::path::absolute(path).map_err(|source| Shared::File {
+        what: "find",
+        path: path.to_owned(),
+        source,
+    })?)
 }
 
 /// Prints the one line that says where the store is served.
-fn print_ready(args: &StoreServe, server: &StoreServer) -> Result<(), Error> {
-    let (pid, socket) = (std::process::id(), server.socket().display().to_string());
+fn print_ready(
+    args: &StoreServe,
+    socket: &Path,
+    address: Option<SocketAddr>,
+    server: u32,
+) -> Result<(), Error> {
+    let pid = std::process::id();
     if args.json {
-        let address = server.address().map(|address| address.to_string());
+        let address = address.map(|address| address.to_string());
         return crate::print_json(&json!({
-            "event": "ready", "name": args.name, "pid": pid, "socket": socket, "address": address,
-            "memory_bytes": args.memory,
+            "event": "ready", "name": args.name, "pid": pid, "server_pid": server, "socket": socket.display().to_string(),
+            "address": address, "memory_bytes": args.memory,
         }));
     }
-    let tcp = server.address().map_or_else(String::new, |address| format!(" and {address}"));
-    let memory = binary(args.memory);
+    let tcp = address.map_or_else(String::new, |address| format!(" and {address}"));
+    let (memory, socket) = (binary(args.memory), printable(socket.as_os_str().as_encoded_bytes()));
     crate::print(&format!(
         "The store {} ({memory}) is served at {socket}{tcp} by process {pid}.\n",
         args.name

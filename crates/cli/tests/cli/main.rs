@@ -9,6 +9,7 @@ mod engine;
 mod engine_bench;
 mod engine_view;
 mod erlang;
+mod keeper;
 mod pipe;
 mod pipe_bench;
 mod remote;

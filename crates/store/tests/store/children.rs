@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use caravan_store::faults::{PlantedFault, plant};
 
-use crate::{cuts, hunter, memory, owner, threads};
+use crate::{cuts, hunter, kills, memory, owner, save, threads};
 
 const ROLE: &str = "CARAVAN_STORE_TEST_ROLE";
 const FAULT: &str = "CARAVAN_STORE_TEST_FAULT";
@@ -23,6 +23,7 @@ const FAULTS: &[PlantedFault] = &[
     PlantedFault::RedoAlways,
     PlantedFault::RecordOfAnyTime,
     PlantedFault::LeakedReservation,
+    PlantedFault::UnnotedChange,
 ];
 
 /// What a role does: with the descriptor of its parent's store, and whether a fault is planted.
@@ -38,6 +39,10 @@ const ROLES: &[(&str, Role)] = &[
     ("counts", threads::count_up),
     ("owner", owner::own),
     ("cuts", cuts::cut_commits),
+    ("newer", cuts::cut_then_write),
+    ("mixture", cuts::mix_records),
+    ("kills", kills::work),
+    ("saves", save::save_under_writes),
 ];
 
 /// A started process, killed when it is dropped.
@@ -61,12 +66,22 @@ impl Drop for Running {
 }
 
 pub fn start(role: &str, fault: Option<PlantedFault>, descriptor: OwnedFd) -> Running {
+    start_with_output(role, fault, descriptor, Stdio::null())
+}
+
+/// Starts a role that gets another descriptor as its output.
+pub fn start_with_output(
+    role: &str,
+    fault: Option<PlantedFault>,
+    descriptor: OwnedFd,
+    output: impl Into<Stdio>,
+) -> Running {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
         .args(["--ignored", "--exact", "children::child", "--quiet", "--nocapture"])
         .env(ROLE, role)
-        .stdin(descriptor);
-    command.stdout(Stdio::null());
+        .stdin(descriptor)
+        .stdout(output);
     if let Some(fault) = fault {
         command.env(FAULT, format!("{fault:?}")).stderr(Stdio::null());
     }

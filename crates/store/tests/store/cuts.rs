@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use caravan_store::faults::{PlantedFault, cut_after, stores_of};
+use caravan_store::faults::{PlantedFault, cut_after, directory_places, lane_places, stores_of};
 use caravan_store::{Eviction, ObjectAddress, Reader, ScanCursor, Store, StoreError, StoreOptions};
 
 use crate::children::{CAUGHT, status_of};
@@ -261,10 +261,20 @@ fn check(store: &Store, reader: &Reader, objects: &[ObjectAddress]) -> Result<St
 }
 
 fn cuts_of_a_case() -> u64 {
-    std::env::var("CARAVAN_CUTS").map_or(60, |text| text.parse().expect("CARAVAN_CUTS is a number"))
+    std::env::var("CARAVAN_CUTS").map_or(30, |text| text.parse().expect("CARAVAN_CUTS is a number"))
 }
 
+/// Tries `cuts` cuts of a case, evenly spread.
 fn run(case: &Case, cuts: u64) -> Result<(), String> {
+    run_at(case, |stores, _| {
+        let cuts = cuts.min(stores);
+        (0..cuts).map(|cut| cut * stores / cuts).collect()
+    })
+}
+
+/// Runs a case with the cuts that `cuts_of` chooses, given the number of stores and a function that returns the
+/// memory after a cut.
+fn run_at(case: &Case, cuts_of: impl FnOnce(u64, &dyn Fn(u64) -> OwnedFd) -> Vec<u64>) -> Result<(), String> {
     let open = |memory: &OwnedFd| Store::open(memory.try_clone().unwrap(), case.options.clone());
     let memory = Store::new_memory("cut").unwrap();
     let store = open(&memory).unwrap();
@@ -276,9 +286,13 @@ fn run(case: &Case, cuts: u64) -> Result<(), String> {
     let stores = stores_of(|| (case.action)(&store, &objects));
     let after = state(&store, &objects).unwrap();
     drop(store);
-    let cuts = cuts.min(stores);
-    for cut in 0..cuts {
-        let cut = cut * stores / cuts;
+    let after_cut = |cut: u64| {
+        let memory = copy(&memory);
+        let store = open(&memory).unwrap();
+        cut_after(cut, || (case.action)(&store, &objects));
+        memory
+    };
+    for cut in cuts_of(stores, &after_cut) {
         let at = |text: String| format!("{}, cut after {cut} of {stores} stores: {text}", case.name);
         let memory = copy(&memory);
         let store = open(&memory).unwrap();
@@ -334,6 +348,90 @@ fn a_store_may_be_cut_while_it_is_made() {
         store.audit().unwrap();
         assert_eq!(store.counts().keys, 1);
     }
+}
+
+fn bytes_at(memory: &OwnedFd, place: u64, count: usize) -> Vec<u8> {
+    let mut bytes = vec![0; count];
+    assert_eq!(rustix::io::pread(memory, &mut bytes, place).unwrap(), count);
+    bytes
+}
+
+#[test]
+fn a_split_may_be_cut_between_any_entries_of_the_directory() {
+    let case = cases().into_iter().find(|case| case.name == "a shard that is split").unwrap();
+    let (directory, depth) = directory_places(MEMORY);
+    let around_the_directory = |stores: u64, after_cut: &dyn Fn(u64) -> OwnedFd| {
+        let words = |cut| {
+            let memory = after_cut(cut);
+            [bytes_at(&memory, directory, 64), bytes_at(&memory, depth, 8)].concat()
+        };
+        let before = words(0);
+        let (mut same, mut other) = (0, stores);
+        while other - same > 1 {
+            let middle = (same + other) / 2;
+            if words(middle) == before { same = middle } else { other = middle }
+        }
+        assert_ne!(words(other), before);
+        (same - 2..same + 12).collect()
+    };
+    run_at(&case, around_the_directory).unwrap();
+}
+
+/// A commit that is complete but for its last store does not come back over one that follows.
+pub fn cut_then_write(_: OwnedFd, _: bool) -> Result<(), String> {
+    let memory = Store::new_memory("cut").unwrap();
+    let open =
+        || Store::open(memory.try_clone().unwrap(), options(MEMORY)).map_err(|error| error.to_string());
+    let store = open()?;
+    store.put(b"k", b"before").unwrap();
+    let stores = stores_of(|| store.put(b"k", b"older").unwrap());
+    assert!(cut_after(stores - 1, || store.put(b"k", b"older").unwrap()));
+    // By another thread, which has another lane.
+    std::thread::scope(|scope| scope.spawn(|| store.put(b"k", b"newer").unwrap()).join()).unwrap();
+    let records = lane_places(MEMORY).filter(|lane| bytes_at(&memory, *lane, 8) != [0; 8]).count();
+    assert_eq!(records, 1, "the first commit's record is not there any more");
+    drop(store);
+    let found = open()?.get(b"k").map_err(|error| error.to_string())?;
+    if found.as_deref() == Some(b"newer") { Ok(()) } else { Err(format!("{found:?}")) }
+}
+
+/// A record whose first word is of another commit is refused.
+pub fn mix_records(_: OwnedFd, _: bool) -> Result<(), String> {
+    let memory = Store::new_memory("cut").unwrap();
+    let open = || Store::open(memory.try_clone().unwrap(), options(MEMORY));
+    let store = open().unwrap();
+    store.put(b"k", b"before").unwrap();
+    let stores = stores_of(|| store.put(b"k", b"after").unwrap());
+    // All but the end of the record's use.
+    assert!(cut_after(stores - 1, || store.put(b"k", b"after").unwrap()));
+    drop(store);
+    let lane = lane_places(MEMORY).find(|lane| bytes_at(&memory, *lane, 8) != [0; 8]).unwrap();
+    let time = u64::from_ne_bytes(bytes_at(&memory, lane, 8).try_into().unwrap());
+    rustix::io::pwrite(&memory, &(time + 1).to_ne_bytes(), lane).unwrap();
+    match open() {
+        Err(StoreError::Damaged(_)) => Ok(()),
+        other => Err(format!("{other:?}")),
+    }
+}
+
+#[test]
+fn a_newer_commit_stays() {
+    assert_eq!(status_of("newer", None), 0);
+}
+
+#[test]
+fn an_older_commit_that_comes_back_would_be_noticed() {
+    assert_eq!(status_of("newer", Some(PlantedFault::RedoAlways)), CAUGHT);
+}
+
+#[test]
+fn a_mixture_of_records_is_refused() {
+    assert_eq!(status_of("mixture", None), 0);
+}
+
+#[test]
+fn a_mixture_of_records_that_is_believed_would_be_noticed() {
+    assert_eq!(status_of("mixture", Some(PlantedFault::RecordOfAnyTime)), CAUGHT);
 }
 
 /// Runs the cases of commits, all of their cuts; for a process in which a fault is planted.

@@ -1,0 +1,187 @@
+//! `caravan store-server`: a server that a keeper has started. It serves the memory and the sockets that the keeper lends it.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use caravan_bench::Error as Shared;
+use caravan_segment::process::allow_descriptors;
+use caravan_store::{Eviction, SnapshotCounts, Store, StoreOptions};
+use caravan_store_server::keeper::channel::{
+    ChannelEnd, KeeperAnswer, KeeperChannel, ServerAnswer, ServerOrder, ServerSettings,
+};
+use caravan_store_server::{ListeningSockets, ServerOptions, StoreServer};
+use indicatif::{ProgressBar, ProgressStyle};
+use rustix::fs::Mode;
+use signal_hook::consts::SIGXFSZ;
+
+use crate::carry::stream::RecvOutput;
+use crate::error::Error;
+use crate::store::{sentence, tell};
+
+/// Bytes that one write of a snapshot has.
+const WRITE_BYTES: usize = 1 << 20;
+
+/// Serves until the keeper says that it is enough, or has died.
+pub fn run() -> Result<ExitCode, Error> {
+    // A snapshot that exceeds the limit on the size of files is an error, not the end of the store.
+    signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).map_err(Shared::Signals)?;
+    // A new snapshot is for this user alone, as the store is.
+    rustix::process::umask(Mode::RWXG | Mode::RWXO);
+    let socket = io::stdin().as_fd().try_clone_to_owned().map_err(|source| no_keeper(&source))?;
+    let keeper = Arc::new(KeeperChannel::of(socket));
+    keeper.send(&ServerAnswer::Running, &[]).map_err(|error| no_keeper(&error))?;
+    let (order, lent) = match keeper.receive() {
+        Ok(received) => received,
+        Err(ChannelEnd::Unknown(why)) => {
+            return Ok(give_up(&keeper, &format!("the order is unknown: {why}")));
+        }
+        Err(_) => return Ok(ExitCode::SUCCESS),
+    };
+    let ServerOrder::Serve(settings) = order else { return Ok(ExitCode::SUCCESS) };
+    let outcome = begin(&settings, lent).and_then(|served| {
+        keeper.send(&ServerAnswer::Serving, &[]).map_err(sentence)?;
+        // The next server goes on with what clients have set. Without a keeper there is no next one.
+        let listener = Arc::clone(&keeper);
+        let told = move |settings| _ = listener.send(&ServerAnswer::Changed(settings), &[]);
+        served.server.watch_settings(told);
+        let saves = serve(&keeper, &served.store)?;
+        served.server.end();
+        match &settings.save {
+            Some(path) if saves => save_at_end(&served.store, Path::new(path)),
+            _ => Ok(()),
+        }
+    });
+    Ok(match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => give_up(&keeper, &error.to_string()),
+    })
+}
+
+fn no_keeper(why: &dyn std::fmt::Display) -> Error {
+    Error::Sentence(format!("a keeper starts this command (`caravan store serve`), and none is there: {why}"))
+}
+
+/// Tells the keeper why this server ends.
+fn give_up(keeper: &KeeperChannel, why: &str) -> ExitCode {
+    if keeper.send(&ServerAnswer::Failed(why.to_owned()), &[]).is_err() {
+        tell(why);
+    }
+    ExitCode::FAILURE
+}
+
+/// A store and its server.
+struct ServedStore {
+    store: Arc<Store>,
+    server: StoreServer,
+    /// The lock of the name: if the keeper dies, the name stays taken until this process has ended, too.
+    _lock: OwnedFd,
+}
+
+/// Opens the store, loads what it begins with, and serves it.
+fn begin(settings: &ServerSettings, lent: Vec<OwnedFd>) -> Result<ServedStore, Error> {
+    // Each connection takes a descriptor, and shells allow fewer than the limit of connections. Without more, a client
+    // waits until another one leaves.
+    allow_descriptors(u64::MAX);
+    let mut lent = lent.into_iter();
+    let (Some(memory), Some(lock), Some(unix)) = (lent.next(), lent.next(), lent.next()) else {
+        return Err(Error::Sentence("the keeper has lent too few descriptors".to_owned()));
+    };
+    let sockets = ListeningSockets { unix, tcp: lent.next() };
+    let eviction = if settings.evicts { Eviction::LeastRecentlyUsed } else { Eviction::Refuse };
+    let options = StoreOptions::new(settings.memory_bytes).eviction(eviction);
+    let store = Store::open(memory, options).map_err(sentence)?;
+    if let Some(path) = &settings.load {
+        store.publish_now(unix_ms());
+        load(&store, Path::new(path))?;
+    }
+    let mut options = ServerOptions::new(&settings.name, PathBuf::from(&settings.socket));
+    options.password = settings.client.password.clone();
+    options.clients_max = settings.client.clients_max;
+    options.eviction = eviction;
+    let store = Arc::new(store);
+    let server = StoreServer::on(sockets, Arc::clone(&store), options, tell).map_err(sentence)?;
+    Ok(ServedStore { store, server, _lock: lock })
+}
+
+/// Carries orders out until the server is to end; returns whether it is to save then.
+fn serve(keeper: &KeeperChannel, store: &Arc<Store>) -> Result<bool, Error> {
+    loop {
+        match keeper.receive() {
+            Ok((ServerOrder::Save, lent)) => save_for_caller(store, lent),
+            Ok((ServerOrder::End { saves }, _)) => return Ok(saves),
+            Ok((ServerOrder::Serve(_), _)) => {}
+            // The keeper has died, and with it whoever could end this server in order.
+            Err(ChannelEnd::Closed | ChannelEnd::Empty) => return Ok(true),
+            Err(ChannelEnd::Unknown(why)) => {
+                return Err(Error::Sentence(format!("the order is unknown: {why}")));
+            }
+        }
+    }
+}
+
+fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn load(store: &Store, path: &Path) -> Result<(), Error> {
+    let failed = |source| Shared::File { what: "load", path: path.to_owned(), source };
+    let file = File::open(path).map_err(failed)?;
+    let bar = progress("loading", file.metadata().map_err(failed)?.len());
+    let loaded = store.load(io::BufReader::with_capacity(WRITE_BYTES, bar.wrap_read(&file)));
+    bar.finish_and_clear();
+    loaded.map_err(|error| Error::Sentence(format!("cannot load {}: {error}", path.display())))?;
+    Ok(())
+}
+
+/// Saves for a command, which owns the file, while clients are served.
+fn save_for_caller(store: &Arc<Store>, lent: Vec<OwnedFd>) {
+    let store = Arc::clone(store);
+    let Ok([file, caller]) = <[OwnedFd; 2]>::try_from(lent) else { return };
+    let caller = KeeperChannel::of(caller);
+    let refused = caller.as_fd().try_clone_to_owned();
+    let saving = std::thread::Builder::new().name("store-save".to_owned()).spawn(move || {
+        let answer = match save(&store, &File::from(file)) {
+            Ok(counts) => KeeperAnswer::Saved { records: counts.records, bytes: counts.bytes },
+            Err(error) => KeeperAnswer::Refused(error.to_string()),
+        };
+        // The caller may have left.
+        let _ = caller.send(&answer, &[]);
+    });
+    if let (Err(error), Ok(caller)) = (saving, refused) {
+        let why = format!("cannot start a thread: {error}");
+        let _ = KeeperChannel::of(caller).send(&KeeperAnswer::Refused(why), &[]);
+    }
+}
+
+fn save(store: &Store, out: impl Write) -> Result<SnapshotCounts, caravan_store::StoreError> {
+    store.save(io::BufWriter::with_capacity(WRITE_BYTES, out))
+}
+
+fn save_at_end(store: &Store, path: &Path) -> Result<(), Error> {
+    let output = RecvOutput::open(Some(path)).map_err(sentence)?;
+    let file = File::from(output.descriptor().map_err(sentence)?);
+    let bar = progress("saving", 0);
+    let saved = save(store, bar.wrap_write(&file));
+    bar.finish_and_clear();
+    saved.map_err(|error| Error::Sentence(format!("{}: {error}", path.display())))?;
+    output.complete_on_disk().map_err(sentence)
+}
+
+/// Returns a bar on the terminal, if standard error is one. A length of 0 is unknown.
+pub fn progress(what: &str, bytes: u64) -> ProgressBar {
+    let (bar, form) = match bytes {
+        0 => (ProgressBar::no_length(), "{msg} {bytes}, {binary_bytes_per_sec}"),
+        bytes => {
+            (ProgressBar::new(bytes), "{msg} {bytes} of {total_bytes}, {binary_bytes_per_sec} {wide_bar}")
+        }
+    };
+    let style = ProgressStyle::with_template(form).unwrap_or_else(|_| ProgressStyle::default_bar());
+    bar.with_style(style).with_message(what.to_owned())
+}
