@@ -42,7 +42,7 @@ pub enum ClientFault {
 }
 
 /// How many times a wide value repeats its token: enough for a reader to meet a writer in the middle.
-const WIDTH: usize = 200;
+const WIDTH: usize = 120;
 /// For how long the keys of `Workload::Registers` stay the same.
 const REGISTER_EPOCH_NS: u64 = 100_000_000;
 /// How often a client reads the same keys by the mapped memory: reading is much faster than writing it down.
@@ -88,17 +88,20 @@ impl Client<'_> {
     /// Returns a key of a random kind: `l` for lists, `w` for wide values, `n` for numbers.
     fn key(&mut self, kinds: &str) -> String {
         let kind = kinds.as_bytes()[self.random.below(kinds.len())] as char;
-        let number = self.random.below(if kind == 'w' { 2 } else { 3 });
         match self.order.workload {
-            Workload::Chains => format!("{kind}{number}"),
-            Workload::Registers => format!("{kind}{number}.{}", now_ns() / REGISTER_EPOCH_NS),
+            Workload::Chains => format!("{kind}{}", self.random.below(if kind == 'w' { 2 } else { 3 })),
+            // So few that faults show on a single key.
+            Workload::Registers => {
+                format!("{kind}{}.{}", self.random.below(2), now_ns() / REGISTER_EPOCH_NS)
+            }
         }
     }
 
     /// Returns a value that nobody has written before.
     fn token(&mut self, key: &str) -> String {
         self.tokens += 1;
-        let token = format!("{}.{}", self.order.client, self.tokens);
+        // All are as long, so that values have the same sizes however long a soak lasts.
+        let token = format!("{:05}.{:06}", self.order.client, self.tokens);
         match key.as_bytes()[0] {
             b'n' => (u64::from(self.order.client) << 20 | u64::from(self.tokens)).to_string(),
             b'w' => format!("{};", vec![token; WIDTH].join(",")),

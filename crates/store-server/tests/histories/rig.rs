@@ -84,7 +84,8 @@ pub fn raise(storm: Storm) -> Aftermath {
         match rig.random.below(6) {
             0 => stops += rig.stop_server(),
             1 => stops += rig.stop_client(),
-            2..=3 => {
+            // A server with a fault needs its time to show it.
+            2..=3 if storm.in_server.is_none() => {
                 rig.kill_server();
                 kills += 1;
             }
