@@ -25,6 +25,7 @@ mod endpoint;
 mod faulty;
 mod flight;
 mod nodes;
+mod party;
 mod state;
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

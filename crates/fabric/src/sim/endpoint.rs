@@ -6,7 +6,8 @@ use std::sync::Arc;
 use caravan_segment::SharedSlice;
 
 use super::SimShared;
-use super::state::{SimEnd, SimParty, SimState};
+use super::party::SimParty;
+use super::state::{SimEnd, SimState};
 use crate::contract::{Armed, Capabilities, Endpoint, Error, Event, Operation, OperationBounds, Provider};
 use crate::region::{
     self, BorrowedBounds, Region, RegionAccess, RegionNumber, RegionTable, RegionToken, not_borrowed,

@@ -19,8 +19,7 @@ use std::time::Duration;
 use caravan_fabric::sim::Random;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-/// How long nothing may move before the test fails.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub use pair::PATIENCE;
 
 /// Waits until `descriptor` is readable. False if it takes longer than `limit`.
 pub fn readable(descriptor: BorrowedFd<'_>, limit: Duration) -> bool {

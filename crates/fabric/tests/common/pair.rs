@@ -1,12 +1,14 @@
 //! Two connected endpoints of any backend, in one process.
 
+use std::time::Duration;
+
 use caravan_fabric::contract::{Armed, Endpoint, Event, Operation};
 use caravan_fabric::sim::{Faults, Faulty, PlantedBreach, World};
 use caravan_fabric::tcp::{self, TcpSealing};
 use caravan_fabric::{Error, Exposure, Link, shm, verbs};
 
-use super::PATIENCE;
-
+/// How long nothing may move before the test fails.
+pub const PATIENCE: Duration = Duration::from_secs(60);
 /// The number of polls of both ends that may find nothing before a test gives up.
 const EMPTY_ROUNDS_MAX: u32 = 20_000;
 
