@@ -27,8 +27,9 @@ pub const LANES: usize = 32;
 /// place and then exchanged, because what is overwritten goes through the log.
 pub const IN_PLACE_BYTES_MAX: usize = 1024;
 
-/// The private memory that a lane keeps between two commits.
-pub const RECORD_BUFFER_BYTES_MAX: usize = 64 << 10;
+/// The private memory that a lane keeps between two commits; the memory limit of a store counts it. Records that
+/// fit in a lane do.
+pub const RECORD_BUFFER_BYTES_MAX: usize = 8 << 10;
 
 /// How long an owner waits for the one before to be gone. A process that it was just starting has its descriptors,
 /// and thereby its lock, until it runs a program of its own.
