@@ -57,12 +57,8 @@ impl ReadSet {
             return Err(StoreError::TransactionTooLarge);
         }
         let time = version::time(read.version);
-        if time > self.newest_time && !is_planted(PlantedFault::NoRevalidation) {
-            // The checks come after the read.
-            view.fence_acquire();
-            if !self.reads.iter().all(|read| view.version_of(read.place, read.kind) == Some(read.version)) {
-                return Err(StoreError::Conflict);
-            }
+        if time > self.newest_time && !is_planted(PlantedFault::NoRevalidation) && !self.is_current(view) {
+            return Err(StoreError::Conflict);
         }
         self.newest_time = self.newest_time.max(time);
         self.reads.push(read);
@@ -119,11 +115,20 @@ impl ReadSet {
                     self.record(view, read)?;
                     return Ok((head.shape, bytes));
                 }
-                Ok(None) => return Err(StoreError::NoObject(address)),
+                // It is gone at a moment when all else that was read is still true, or this state has passed.
+                Ok(None) if self.is_current(view) => return Err(StoreError::NoObject(address)),
+                Ok(None) => return Err(StoreError::Conflict),
                 Err(_) => std::hint::spin_loop(),
             }
         }
         Err(StoreError::Conflict)
+    }
+
+    /// Tells whether everything that was read is unchanged.
+    fn is_current(&self, view: &StoreView) -> bool {
+        // The checks come after the reads.
+        view.fence_acquire();
+        self.reads.iter().all(|read| view.version_of(read.place, read.kind) == Some(read.version))
     }
 }
 
