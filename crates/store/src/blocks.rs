@@ -80,6 +80,21 @@ impl MemoryBlock {
         None
     }
 
+    /// Takes `count` neighbouring slots.
+    fn take_run(&mut self, count: u32) -> Option<u32> {
+        let mut free = 0;
+        for slot in 0..self.slots {
+            free = if self.is_used(slot) { 0 } else { free + 1 };
+            if free == count {
+                let first = slot + 1 - count;
+                (first..=slot).for_each(|slot| self.used[slot as usize / 64] |= 1 << (slot % 64));
+                self.used_count += count;
+                return Some(first);
+            }
+        }
+        None
+    }
+
     fn put_back(&mut self, slot: u32) {
         debug_assert!(self.is_used(slot));
         self.used[slot as usize / 64] &= !(1 << (slot % 64));
@@ -164,6 +179,35 @@ impl Blocks {
         // Where there is no block left, an object may lie in a larger class's.
         let place = (usize::from(class)..CLASSES).find_map(|class| state.take(view, class));
         place.map(|place| address(view, place)).ok_or_else(|| self.full_with(&state, bytes as u64))
+    }
+
+    /// Reserves neighbouring places for `count` objects with `payload` bytes each, all with one incarnation, and
+    /// returns the address of the first.
+    pub(crate) fn reserve_run(
+        &self,
+        view: &StoreView,
+        payload: usize,
+        count: u32,
+    ) -> Result<ObjectAddress, StoreError> {
+        let bytes = HEADER_BYTES + payload;
+        let class = class_for(bytes).ok_or(StoreError::ValueTooLong { bytes: payload })?;
+        let stride = u64::from(CLASS_BYTES[usize::from(class)]);
+        let mut state = self.state();
+        let mut run = state.take_run(class, count);
+        if run.is_none() {
+            if let Some(block) = self.new_block(&mut state, view, BlockClass::Objects(class))? {
+                state.offer(block);
+                run = state.take_run(class, count);
+            }
+        }
+        let (block, slot) = run.ok_or_else(|| self.full_with(&state, bytes as u64))?;
+        let first = view.layout.block_place(block.into()) + u64::from(slot) * stride;
+        let places = (0..u64::from(count)).map(|step| first + step * stride);
+        let shapes = places.clone().map(|place| ObjectShape::from_word(view.load(place + 8)));
+        let incarnation = shapes.map(|shape| shape.incarnation).max().unwrap_or(0);
+        let shape = ObjectShape { incarnation, ..ObjectShape::default() }.to_word();
+        places.for_each(|place| store_word(view, place + 8, shape));
+        Ok(ObjectAddress { place: first, incarnation })
     }
 
     /// Returns the error that there is no room.
@@ -319,6 +363,15 @@ impl BlocksState {
         }
         let offset = found.take()? * CLASS_BYTES[usize::from(class)];
         Some(view.layout.block_place(u64::from(block)) + u64::from(offset))
+    }
+
+    /// Takes `count` neighbouring places, and returns the block and the first slot.
+    fn take_run(&mut self, class: u8, count: u32) -> Option<(u32, u32)> {
+        let has_room = |block: &MemoryBlock| {
+            block.class == BlockClass::Objects(class) && block.slots - block.used_count >= count
+        };
+        let blocks = self.blocks.iter_mut().enumerate().filter(|(_, block)| has_room(block));
+        blocks.into_iter().find_map(|(index, block)| Some((index as u32, block.take_run(count)?)))
     }
 
     fn empty_block(&self) -> Option<u32> {

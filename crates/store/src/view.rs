@@ -1,5 +1,6 @@
 //! What a reader sees of a store: objects and the table, read by the protocol. The owner reads the same way.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,7 @@ use crate::words::StoreWords;
 pub(crate) struct StoreView {
     pub(crate) words: StoreWords,
     pub(crate) layout: StoreLayout,
-    hash_seed: u64,
+    pub(crate) hash_seed: u64,
 }
 
 /// An object as it was at one moment.
@@ -92,6 +93,12 @@ impl ObjectPayload<'_> {
     pub(crate) fn copy_value(&self, to: &mut Vec<u8>) {
         let (_, value, end) = self.bounds();
         bytes::copy_out(self.words, value, end - value, to);
+    }
+
+    /// Copies the bytes `range` of the payload, as far as there are any.
+    pub(crate) fn copy_part(&self, range: Range<usize>, to: &mut Vec<u8>) {
+        let end = range.end.min(self.shape.size as usize);
+        bytes::copy_out(self.words, range.start, end.saturating_sub(range.start), to);
     }
 
     /// Copies the whole payload.
