@@ -75,6 +75,36 @@ pub enum StoreError {
     /// The object belongs to a key, and is written by its key alone.
     #[error("the object at {0} belongs to a key: write it by its key")]
     Keyed(crate::ObjectAddress),
+    /// A fixed table cannot have pairs of these sizes.
+    #[error(
+        "a fixed table takes keys of at least 1 byte, and at most {} bytes for key and value together; these have {key_bytes} and {value_bytes}: put larger values under keys of the store",
+        limits::FIXED_PAIR_BYTES_MAX
+    )]
+    FixedSizes {
+        /// The number of bytes in a key.
+        key_bytes: usize,
+        /// The number of bytes in a value.
+        value_bytes: usize,
+    },
+    /// The key has another size than the keys of the fixed table.
+    #[error("the key has {bytes} bytes; the keys of this table have {takes}")]
+    FixedKey {
+        /// The number of bytes in the key.
+        bytes: usize,
+        /// The number of bytes that the table's keys have.
+        takes: usize,
+    },
+    /// The value has another size than the values of the fixed table.
+    #[error("the value has {bytes} bytes; the values of this table have {takes}")]
+    FixedValue {
+        /// The number of bytes in the value.
+        bytes: usize,
+        /// The number of bytes that the table's values have.
+        takes: usize,
+    },
+    /// The object at an address is no fixed table.
+    #[error("the object at {0} is no fixed table: use the address that FixedTable::address returned")]
+    NotAFixedTable(crate::ObjectAddress),
     /// A descriptor is not of the memory of a store.
     #[error("the descriptor is not of a store's memory: {0}; ask the owner for another one")]
     NotAStore(&'static str),

@@ -15,6 +15,8 @@ pub enum PlantedFault {
     NoRevalidation = 3,
     /// A key counts as absent although its bucket has changed during the lookup.
     HastyAbsence = 4,
+    /// A lookup in a fixed table does not compare the counts of moves of what it reads.
+    UnjoinedBuckets = 5,
 }
 
 #[cfg(feature = "faults")]

@@ -8,6 +8,7 @@ mod entry;
 mod error;
 #[doc(hidden)]
 pub mod faults;
+mod fixed;
 mod image;
 mod layout;
 pub mod limits;
@@ -28,6 +29,7 @@ mod words;
 
 pub use entry::{EntryHead, KeyVersion, ObjectAddress, ScanCursor, StoreCounts, StoreEntry};
 pub use error::StoreError;
+pub use fixed::{FixedProbe, FixedTable, ObjectSource};
 pub use options::{Eviction, StoreOptions};
 pub use reader::{ReadTransaction, Reader};
 pub use store::Store;

@@ -58,3 +58,21 @@ pub const EVICTION_STEPS_MAX: usize = 1 << 24;
 /// Up to which attempt a transaction that lost only spins before the next one; then it gives its core away,
 /// too, as the winner may need it.
 pub const BACK_OFF_SPINS_MAX: u32 = 5;
+
+/// The largest number of bytes in a key and a value of a fixed table together: a lookup reads eight of them.
+pub const FIXED_PAIR_BYTES_MAX: usize = 1024;
+
+/// The largest number of buckets in a shard of a fixed table, which is split by one transaction.
+pub const FIXED_SHARD_BUCKETS_MAX: u64 = 256;
+
+/// The most bits of a hash that choose a shard of a fixed table: its directory is one object, of 512 KiB at most.
+/// That is enough for 60 million keys. A larger table keeps further keys in chains.
+pub const FIXED_DEPTH_MAX: u32 = 16;
+
+/// The share of a shard's slots, in percent, from which on it is split when a key finds no room near its home. Up
+/// to this share a lookup takes at most 1.05 reads on average.
+pub const FIXED_FULL_PERCENT: u64 = 90;
+
+/// How many keys of a fixed table move on to make room for another one: with more, hardly any further key finds
+/// room.
+pub const FIXED_PATH_MAX: usize = 32;

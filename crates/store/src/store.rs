@@ -12,6 +12,7 @@ use crate::options::StoreOptions;
 use crate::owner::{StoreCore, back_off, count};
 use crate::table::LocatedKey;
 use crate::transaction::{RetryCause, Transaction};
+use crate::view::StoreView;
 
 thread_local! {
     /// The stores whose transactions this thread runs, one within the other.
@@ -61,6 +62,10 @@ impl Store {
     /// Makes an empty store in this process.
     pub fn embedded(options: StoreOptions) -> Result<Self, StoreError> {
         Ok(Self { core: StoreCore::new(&options)? })
+    }
+
+    pub(crate) fn view(&self) -> &StoreView {
+        &self.core.view
     }
 
     /// Returns a descriptor by which another process can open a [`Reader`](crate::Reader): it gives the right

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use caravan_store::faults::{PlantedFault, plant};
 
-use crate::{hunter, owner, threads};
+use crate::{fixed, hunter, owner, threads};
 
 const ROLE: &str = "CARAVAN_STORE_TEST_ROLE";
 const FAULT: &str = "CARAVAN_STORE_TEST_FAULT";
@@ -18,6 +18,7 @@ const FAULTS: &[PlantedFault] = &[
     PlantedFault::NoValidation,
     PlantedFault::NoRevalidation,
     PlantedFault::HastyAbsence,
+    PlantedFault::UnjoinedBuckets,
 ];
 
 /// What a role does: with the descriptor of its parent's store, and whether a fault is planted.
@@ -26,6 +27,7 @@ type Role = fn(OwnedFd, bool) -> Result<(), String>;
 const ROLES: &[(&str, Role)] = &[
     ("torn", hunter::read_values),
     ("present", hunter::read_present),
+    ("fixed", fixed::read_fixed),
     ("sums", threads::move_and_sum),
     ("claims", threads::claim_keys),
     ("counts", threads::count_up),

@@ -2,6 +2,7 @@
 
 mod basics;
 mod children;
+mod fixed;
 mod growth;
 mod hunter;
 mod litmus;
