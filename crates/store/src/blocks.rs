@@ -172,7 +172,7 @@ impl Blocks {
         }
         if let Some(block) = self.new_block(&mut state, view, BlockClass::Objects(class))? {
             state.offer(block);
-        } else if state.empty_block().is_some() {
+        } else if state.empty_block(class).is_some() {
             // `change_empty_block` gives it this class.
             return Err(self.full_with(&state, bytes as u64));
         }
@@ -225,7 +225,8 @@ impl Blocks {
     /// object that was in the block.
     pub(crate) fn change_empty_block(&self, view: &StoreView, bytes: usize) -> bool {
         let mut state = self.state();
-        let (Some(block), Some(class)) = (state.empty_block(), class_for(bytes)) else { return false };
+        let Some(class) = class_for(bytes) else { return false };
+        let Some(block) = state.empty_block(class) else { return false };
         state.change_class(view, block, class);
         state.offer(block);
         true
@@ -374,8 +375,12 @@ impl BlocksState {
         blocks.into_iter().find_map(|(index, block)| Some((index as u32, block.take_run(count)?)))
     }
 
-    fn empty_block(&self) -> Option<u32> {
-        let is_empty = |block: &MemoryBlock| block.used_count == 0 && block.class != BlockClass::Shards;
+    /// Returns a block of another class than `class` in which nothing is in use.
+    fn empty_block(&self, class: u8) -> Option<u32> {
+        let is_empty = |block: &MemoryBlock| {
+            let is_other = !matches!(block.class, BlockClass::Objects(own) if own == class);
+            block.used_count == 0 && block.class != BlockClass::Shards && is_other
+        };
         self.blocks.iter().position(is_empty).map(|block| block as u32)
     }
 

@@ -51,6 +51,10 @@ pub const SHARD_FULL_PERCENT: u64 = 80;
 /// How many lookups `get_many` has under way: enough to keep all of a core's outstanding misses busy.
 pub const LOOKUPS_UNDER_WAY: usize = 32;
 
+/// How often a transaction that finds no room has an empty block given to the class that it needs, before it
+/// evicts or fails: more blocks than nearly all transactions need.
+pub const ROOM_ATTEMPTS_MAX: u32 = 256;
+
 /// How many objects an eviction looks at before it gives up: some rounds through a store in which everything
 /// has been touched.
 pub const EVICTION_STEPS_MAX: usize = 1 << 24;

@@ -206,6 +206,7 @@ impl Store {
         mut body: impl FnMut(&mut Transaction<'_>) -> Result<T, E>,
     ) -> Result<T, E> {
         let _running = RunningBody::of(self)?;
+        let mut rooms = 0;
         for attempt in 0.. {
             // Who has lost often enough runs while nobody else commits, and cannot lose again.
             let alone = (attempt >= limits::ATTEMPTS_BESIDE_OTHERS).then(|| self.core.alone());
@@ -232,7 +233,10 @@ impl Store {
                 drop((tx, alone));
             }
             match retry {
-                Some(RetryCause::Room(bytes)) => self.core.make_room(bytes)?,
+                Some(RetryCause::Room(bytes)) => {
+                    self.core.make_room(bytes, rooms)?;
+                    rooms += 1;
+                }
                 _ => {
                     count(&self.core.tallies.conflicts, 1);
                     back_off(attempt);

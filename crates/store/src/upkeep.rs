@@ -8,7 +8,7 @@ use crate::entry::{ObjectAddress, StoreCounts};
 use crate::error::StoreError;
 use crate::image;
 use crate::layout::{BUCKET_BYTES, HEADER_BYTES, ObjectShape, class_for, version};
-use crate::limits::EVICTION_STEPS_MAX;
+use crate::limits::{EVICTION_STEPS_MAX, ROOM_ATTEMPTS_MAX};
 use crate::owner::{StoreCore, SweepHand, count};
 use crate::protocol::{UnitWords, lock, unlock};
 use crate::table::{BucketWord, LocatedKey, TableSlot, home_line};
@@ -17,10 +17,11 @@ use crate::view::{AtPlace, ObjectHead};
 impl StoreCore {
     /// Makes room for an object of `bytes` bytes, header included: by giving its class an empty block, or by
     /// eviction. The caller does not hold the gate. What is freed may be gone again when the caller tries, so
-    /// it calls this again.
-    pub(crate) fn make_room(&self, bytes: u64) -> Result<(), StoreError> {
+    /// it calls this again, and counts its calls in `attempt`: two classes that need the same block would take
+    /// it from each other for ever.
+    pub(crate) fn make_room(&self, bytes: u64, attempt: u32) -> Result<(), StoreError> {
         let object_bytes = bytes as usize;
-        {
+        if attempt < ROOM_ATTEMPTS_MAX {
             let _alone = self.alone();
             if self.blocks.change_empty_block(&self.view, object_bytes) {
                 return Ok(());
