@@ -72,7 +72,7 @@ impl<'t, 's> ShardEditor<'t, 's> {
     /// Inserts a key that does not exist into the chain of its home.
     pub(crate) fn insert_in_chain(&mut self, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
         let (home, bucket) = self.line(self.home)?;
-        let (moves, first, filter) = (bucket.moves(), bucket.chain(), bucket.filter());
+        let (moves, filter) = (bucket.moves(), bucket.filter());
         let chain = self.chain(self.home)?;
         let room =
             chain.iter().copied().find(|address| self.bucket(address).is_some_and(FixedBucket::has_room));
@@ -85,9 +85,9 @@ impl<'t, 's> ShardEditor<'t, 's> {
             let mut new = FixedBucket::empty(self.head.form, CHAIN_OBJECT_SLOTS);
             new.insert(key, value);
             new.set_moves(moves);
-            new.set_chain(first);
             let address = self.tx.alloc(new.as_bytes(), None)?;
-            self.change(home, |bucket| bucket.set_chain(Some(address)));
+            // At the end: the keys before it are found by fewer reads.
+            self.change(chain.last().copied().unwrap_or(home), |bucket| bucket.set_chain(Some(address)));
         }
         let filter = filter | filter_bit(self.hash);
         self.change(home, |bucket| bucket.set_filter(filter));
