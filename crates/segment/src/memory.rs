@@ -77,14 +77,52 @@ impl Segment {
     }
 
     fn create_with(name: &str, bytes: u64, extra: MemfdFlags, pages: Pages) -> Result<Self, Error> {
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | extra;
-        let file = rustix::fs::memfd_create(name, flags).map_err(system("memfd_create"))?;
-        allowed(bytes)?;
-        rustix::fs::ftruncate(&file, bytes).map_err(system("ftruncate"))?;
-        // Neither side can change the size any more: no access inside the file can ever fault.
-        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
-            .map_err(system("fcntl(F_ADD_SEALS)"))?;
+        let file = Self::new_file(name, extra)?;
+        Self::fix_size(&file, bytes)?;
         Self::map(file, bytes, 0, pages)
+    }
+
+    fn new_file(name: &str, extra: MemfdFlags) -> Result<OwnedFd, Error> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | extra;
+        rustix::fs::memfd_create(name, flags).map_err(system("memfd_create"))
+    }
+
+    fn fix_size(file: &OwnedFd, bytes: u64) -> Result<(), Error> {
+        allowed(bytes)?;
+        rustix::fs::ftruncate(file, bytes).map_err(system("ftruncate"))?;
+        // Neither side can change the size any more: no access inside the file can ever fault.
+        rustix::fs::fcntl_add_seals(file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+            .map_err(system("fcntl(F_ADD_SEALS)"))
+    }
+
+    /// Makes an empty file in memory, which [`adopt`](Self::adopt) turns into a segment, in this or another
+    /// process. `name` appears in `/proc/PID/fd` and `/proc/PID/maps`.
+    pub fn empty_file(name: &str) -> Result<OwnedFd, Error> {
+        Self::new_file(name, MemfdFlags::empty())
+    }
+
+    /// Maps a file that another process keeps, as its owner: either an empty one from
+    /// [`empty_file`](Self::empty_file), which gets `maximum_bytes` bytes without memory, or one that was a
+    /// segment of that size before. The caller says how many of its first bytes the owner before has backed with
+    /// memory; the other processes that hold the file are trusted not to take that memory back.
+    pub fn adopt(file: OwnedFd, maximum_bytes: u64, committed_bytes: u64) -> Result<Self, Error> {
+        if maximum_bytes == 0 || maximum_bytes > SEGMENT_BYTES_MAX || committed_bytes > maximum_bytes {
+            return Err(Error::Size { bytes: maximum_bytes, maximum: SEGMENT_BYTES_MAX });
+        }
+        let status = rustix::fs::fstat(&file).map_err(system("fstat"))?;
+        if status.st_blksize as u64 > USUAL_PAGE_BYTES_MAX {
+            return Err(Error::Foreign("its pages are huge ones"));
+        }
+        let is_empty = status.st_size == 0;
+        if !is_empty && u64::try_from(status.st_size) != Ok(maximum_bytes) {
+            return Err(Error::Foreign("it has another size"));
+        }
+        // The owner before may have died between the size and the seals.
+        if is_empty || resizable(&file)? {
+            Self::fix_size(&file, maximum_bytes)?;
+        }
+        sealed(&file)?;
+        Self::map(file, maximum_bytes, committed_bytes, Pages::Small)
     }
 
     /// Maps a segment received from another process. Refuses a file that is not sealed against

@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use caravan_segment::{Pages, Segment};
+use caravan_segment::Segment;
 
 use crate::entry::ObjectAddress;
 use crate::error::StoreError;
 use crate::layout::{BLOCK_BYTES, BlockClass, BlockWord, CLASS_BYTES, CLASSES, SHARD_BYTES};
-use crate::layout::{HEADER_BYTES, ObjectShape, StoreLayout, class_for, version, word};
+use crate::layout::{HEADER_BYTES, ObjectShape, class_for, version, word};
 use crate::protocol::{UnitWords, lock, unlock};
 use crate::view::StoreView;
 
@@ -107,31 +107,15 @@ impl MemoryBlock {
 }
 
 impl Blocks {
-    /// Makes the memory of a store, with no block in it.
-    pub(crate) fn create(
-        name: &str,
-        memory_bytes: u64,
-        private_bytes: u64,
-    ) -> Result<(Self, StoreView), StoreError> {
-        let layout = StoreLayout::of(memory_bytes);
-        let segment = Arc::new(Segment::create(name, layout.region_bytes(), Pages::Small)?);
-        segment.grow(layout.blocks_place)?;
-        let words = crate::words::StoreWords::of_owner(&segment)?;
-        let mut seed = [0; 8];
-        rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
-            .map_err(|error| StoreError::system("getrandom", error))?;
-        let first = words.words(0, 512).ok_or(StoreError::NotAStore("it is too small"))?;
-        first.store(word::REGION_BYTES as usize / 8, memory_bytes);
-        first.store(word::HASH_SEED as usize / 8, u64::from_ne_bytes(seed));
-        first.store(word::COMMITTED as usize / 8, layout.blocks_place);
-        first[word::MAGIC as usize / 8].store(crate::layout::MAGIC, Ordering::Release);
+    /// Returns the allocator of a memory, which knows of no block yet.
+    pub(crate) fn new(segment: Arc<Segment>, memory_bytes: u64, private_bytes: u64) -> Self {
         let state = BlocksState {
             blocks: Vec::new(),
             partial: vec![Vec::new(); CLASSES],
             free_shards: Vec::new(),
             private_bytes,
         };
-        Ok((Self { segment, memory_bytes, state: Mutex::new(state) }, StoreView::new(words)?))
+        Self { segment, memory_bytes, state: Mutex::new(state) }
     }
 
     /// Returns a descriptor of the memory without the right to write.
@@ -220,6 +204,11 @@ impl Blocks {
         StoreError::Full { needed_bytes, used_bytes, memory_bytes: self.memory_bytes }
     }
 
+    /// Tells whether [`change_empty_block`](Self::change_empty_block) would find a block.
+    pub(crate) fn has_empty_block(&self, bytes: usize) -> bool {
+        class_for(bytes).is_some_and(|class| self.state().empty_block(class).is_some())
+    }
+
     /// Gives an empty block of another class to the class of objects with `bytes` bytes, header included, and
     /// returns whether there was one. The caller excludes all commits: one of them could be about to lock an
     /// object that was in the block.
@@ -274,6 +263,55 @@ impl Blocks {
         state.private_bytes = private_bytes;
         state.blocks.push(block);
         Ok(Some(index as u32))
+    }
+
+    /// Adds the next block of a memory that is taken over, of which the slots are in use for which `is_used`
+    /// says so; it is called for each slot, with its place.
+    pub(crate) fn restore_block(
+        &self,
+        view: &StoreView,
+        class: BlockClass,
+        mut is_used: impl FnMut(u64) -> Result<bool, StoreError>,
+    ) -> Result<(), StoreError> {
+        let mut state = self.state();
+        let index = state.blocks.len() as u64;
+        let mut block = MemoryBlock::new(class);
+        if let BlockClass::Objects(class) = class {
+            for slot in 0..block.slots {
+                let offset = u64::from(slot) * u64::from(CLASS_BYTES[usize::from(class)]);
+                if is_used(view.layout.block_place(index) + offset)? {
+                    block.used[slot as usize / 64] |= 1 << (slot % 64);
+                    block.used_count += 1;
+                }
+            }
+        }
+        state.private_bytes += block.private_bytes();
+        let has_room = block.used_count < block.slots;
+        state.blocks.push(block);
+        if has_room {
+            state.offer(index as u32);
+        }
+        Ok(())
+    }
+
+    /// Gives objects to a block without a class: its owner died before it had one. `time` is above all times
+    /// in the memory.
+    pub(crate) fn restore_class(&self, view: &StoreView, block: u64, time: u64) {
+        let changes = BlockWord::from_word(view.load(view.layout.class_place(block))).changes;
+        format_block(view, block, changes, 0, version::new(time, false));
+    }
+
+    /// Tells whether an object that is in use begins at `place`.
+    pub(crate) fn is_in_use(&self, view: &StoreView, place: u64) -> bool {
+        let Some((block, offset)) = view.layout.block_of(place) else { return false };
+        let state = self.state();
+        state.blocks.get(block as usize).is_some_and(|found| match found.class {
+            BlockClass::Objects(class) => {
+                let bytes = CLASS_BYTES[usize::from(class)];
+                offset % bytes == 0 && found.is_used(offset / bytes)
+            }
+            BlockClass::Shards => false,
+        })
     }
 
     /// Gives the place of an object back. Its header says already that it is free.
@@ -402,25 +440,8 @@ impl BlocksState {
         let class_place = view.layout.class_place(index.into());
         let word = BlockWord::from_word(view.load(class_place));
         let place = view.layout.block_place(index.into());
-        let slots = |class: u8| (0..).map(move |slot| slot * u64::from(CLASS_BYTES[usize::from(class)]));
-        let heads = |class: u8| {
-            slots(class).take((BLOCK_BYTES / u64::from(CLASS_BYTES[usize::from(class)])) as usize)
-        };
-        let newest = heads(old).map(|offset| view.load(place + offset)).max().unwrap_or(0);
-        // Readers by an old address see the block without a class until its headers are there.
-        store_word(view, class_place, BlockWord { changes: word.changes + 1, class: None }.to_word());
-        // Pairs with the acquire fence in `protocol::read`: who sees a word stored below sees the changed
-        // class, too.
-        std::sync::atomic::fence(Ordering::Release);
-        // An address of before most likely has another incarnation than a number that is new for each change.
-        let shape =
-            ObjectShape { incarnation: (word.changes as u16).wrapping_mul(0x9e37), ..ObjectShape::default() };
-        for offset in heads(new) {
-            if let Some(unit) = view.unit(place + offset, 2) {
-                unit.store(0, version::new(version::time(newest), false));
-                unit.store(1, shape.to_word());
-            }
-        }
+        let newest = slot_offsets(old).map(|offset| view.load(place + offset)).max().unwrap_or(0);
+        format_block(view, index.into(), word.changes, new, version::new(version::time(newest), false));
         self.private_bytes -= block.private_bytes();
         let was_partial = block.is_partial;
         *block = MemoryBlock::new(BlockClass::Objects(new));
@@ -428,12 +449,34 @@ impl BlocksState {
         if was_partial {
             self.partial[usize::from(old)].retain(|other| *other != index);
         }
-        if let Some([word_of_class]) = view.unit(class_place, 1) {
-            let new = BlockWord { changes: word.changes + 1, class: Some(BlockClass::Objects(new)) };
-            // Pairs with the acquire fence in `protocol::read`, after the class was loaded.
-            word_of_class.store(new.to_word(), Ordering::Release);
+    }
+}
+
+/// Gives a block in which nothing is in use to the class `new`, whose places then are free, with `version`.
+fn format_block(view: &StoreView, block: u64, changes: u64, new: u8, version: u64) {
+    let class_place = view.layout.class_place(block);
+    // Readers by an old address see the block without a class until its headers are there.
+    store_word(view, class_place, BlockWord { changes: changes + 1, class: None }.to_word());
+    // Pairs with the acquire fence in `protocol::read`: who sees a word stored below sees the changed class,
+    // too.
+    std::sync::atomic::fence(Ordering::Release);
+    // An address of before most likely has another incarnation than a number that is new for each change.
+    let shape = ObjectShape { incarnation: (changes as u16).wrapping_mul(0x9e37), ..ObjectShape::default() };
+    for offset in slot_offsets(new) {
+        if let Some(unit) = view.unit(view.layout.block_place(block) + offset, 2) {
+            unit.store(0, version);
+            unit.store(1, shape.to_word());
         }
     }
+    // Pairs with the acquire fence in `protocol::read`, after the class was loaded.
+    let word = BlockWord { changes: changes + 1, class: Some(BlockClass::Objects(new)) };
+    store_word(view, class_place, word.to_word());
+}
+
+/// Returns where in a block of a class its objects begin.
+pub(crate) fn slot_offsets(class: u8) -> impl Iterator<Item = u64> {
+    let bytes = CLASS_BYTES[usize::from(class)];
+    (0..BLOCK_BYTES as u32 / bytes).map(move |slot| u64::from(slot * bytes))
 }
 
 /// Returns the address that the object to be at `place` will have.
@@ -443,8 +486,8 @@ fn address(view: &StoreView, place: u64) -> ObjectAddress {
 
 /// Stores a word that is read on its own; release.
 pub(crate) fn store_word(view: &StoreView, place: u64, value: u64) {
-    if let Some([word]) = view.unit(place, 1) {
-        word.store(value, Ordering::Release);
+    if let Some(word) = view.unit(place, 1) {
+        word.publish(value);
     }
 }
 

@@ -3,6 +3,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::protocol;
+
 /// Returns the bytes of word `index`, zeroes outside.
 #[inline]
 fn word_bytes(words: &[AtomicU64], index: usize) -> [u8; 8] {
@@ -64,7 +66,7 @@ pub(crate) fn copy_in(words: &[AtomicU64], from: &[u8]) {
     for (word, chunk) in words.iter().zip(from.chunks(8)) {
         let mut whole = [0; 8];
         whole[..chunk.len()].copy_from_slice(chunk);
-        word.store(u64::from_ne_bytes(whole), Ordering::Relaxed);
+        protocol::set(word, u64::from_ne_bytes(whole));
     }
 }
 

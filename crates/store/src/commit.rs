@@ -1,29 +1,35 @@
 //! The commit of a transaction on the owner: lock what it writes, take a time, check that what it read has
-//! not changed, apply.
+//! not changed, note it in the log, apply.
 //!
-//! | step | what | if it fails |
-//! |---|---|---|
-//! | locate | find the object or the bucket of each key to write | conflict |
-//! | lock | lock objects and home buckets at the versions found; slots of the table change under these locks | undo, conflict |
-//! | time | the clock's next | |
-//! | validate | all that was read has the version of then, and no lock of others | undo, conflict |
-//! | apply | bytes, checksum, new version, for each object; then the buckets' versions | cannot fail |
+//! | step | what | if it fails | if the owner dies |
+//! |---|---|---|---|
+//! | locate | find the object or the bucket of each key to write | conflict | |
+//! | lock | lock objects and buckets at the versions found; choose slots | unlock, conflict | locks are removed |
+//! | time | the clock's next | | as before |
+//! | validate | all that was read has the version of then, and no lock of others | unlock, conflict | as before |
+//! | prepare | the bytes of new objects, which nothing leads to | | as before |
+//! | record | what is to be stored, complete in the log ([`crate::log`]) | unlock; full | as before |
+//! | apply | bytes, checksums and slots, then the new versions | cannot fail | is done again |
+//! | release | the record is done with | | |
 //!
 //! No step waits for a lock, so there is no deadlock: a transaction that meets one gives up and is tried
-//! again.
+//! again. Before the record, nothing is stored but locks, the bytes of objects that are free, and empty buckets
+//! at the ends of chains; each of these is harmless at any time.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::entry::ObjectAddress;
 use crate::error::StoreError;
 use crate::faults::{PlantedFault, is_planted};
+use crate::gate::CommitLane;
 use crate::image::ObjectImage;
-use crate::layout::{BUCKET_BYTES, HEADER_WORDS, ObjectShape, SHARD_BYTES, version};
-use crate::limits::{CHAIN_BUCKETS_MAX, READ_ATTEMPTS};
+use crate::layout::{BUCKET_BYTES, HEADER_WORDS, ObjectShape, version};
+use crate::limits::{CHAIN_BUCKETS_MAX, IN_PLACE_BYTES_MAX, READ_ATTEMPTS};
+use crate::log;
 use crate::owner::{StoreCore, count};
 use crate::protocol::{self, UnitWords};
-use crate::table::{BucketWord, CHAIN_PAYLOAD, CHAIN_SLOTS, LocatedKey, SLOTS_FROM, TableSlot};
+use crate::table::{BucketWord, CHAIN_SLOTS, LocatedKey, SLOTS_FROM, TableSlot};
 
 /// What a transaction has read: the unit at `place` had this version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,10 +74,23 @@ impl WriteSet {
     }
 }
 
-/// What happens to an object at the end.
-enum ObjectChange {
+/// What happens to a unit at the end.
+enum UnitChange {
+    /// An object gets these bytes.
     Store { image: ObjectImage, incarnation: u16 },
+    /// An object is freed.
     Free { incarnation: u16 },
+    /// Slots of a bucket change, or of its chain.
+    Slots,
+}
+
+/// A slot that changes at the end.
+struct SlotChange<'c> {
+    /// The index in `held` of the bucket that it lies in, or whose chain.
+    bucket: usize,
+    place: u64,
+    cell: &'c AtomicU64,
+    slot: u64,
 }
 
 /// A unit that the commit has locked.
@@ -79,39 +98,56 @@ struct HeldUnit<'c> {
     place: u64,
     unit: &'c [AtomicU64],
     before: u64,
-    /// A bucket: whether keys whose home it is have come or gone.
-    is_changed: bool,
-    change: Option<ObjectChange>,
+    change: UnitChange,
 }
 
-/// How many held units are looked through; more are found by a map.
+impl HeldUnit<'_> {
+    /// Returns the version that the unit has after a commit at `time`.
+    fn after(&self, time: u64) -> u64 {
+        version::new(time, matches!(self.change, UnitChange::Store { .. }))
+    }
+
+    /// Tells whether the unit is a free place that becomes an object.
+    fn is_new(&self) -> bool {
+        matches!(self.change, UnitChange::Store { .. }) && !version::is_allocated(self.before)
+    }
+}
+
+/// How many held units or slots are looked through; more are found by a map.
 const FEW: usize = 12;
 
-/// A commit under way. Dropped before its end, it undoes what it has done.
+/// A commit under way. Dropped before its end, it unlocks what it has locked.
 struct CommitSteps<'c> {
     core: &'c StoreCore,
     held: Vec<HeldUnit<'c>>,
     /// Where in `held` a place is.
     index: HashMap<u64, usize>,
-    /// Slots that have changed, with what was in them.
-    slots: Vec<(&'c AtomicU64, u64)>,
-    /// Places reserved by this commit.
+    slots: Vec<SlotChange<'c>>,
+    /// The places of `slots`, if there are many.
+    slot_places: HashSet<u64>,
+    /// Places reserved by this commit, those of pieces of its record included.
     reserved: Vec<u64>,
-    /// The hashes of keys that have come.
+    /// The hashes of keys that come, and their homes.
     come: Vec<(u64, u64)>,
-    /// The homes of keys that have gone.
+    /// The homes of keys that go.
     gone: Vec<u64>,
 }
 
 impl StoreCore {
-    /// Commits; the caller holds the gate. Returns the hash of a key whose shard should be split. An error
-    /// means that nothing has happened.
-    pub(crate) fn commit(&self, reads: &[ReadRecord], writes: WriteSet) -> Result<Option<u64>, StoreError> {
+    /// Commits; the caller holds a lane. Returns the hash of a key whose shard should be split. An error means
+    /// that nothing has happened.
+    pub(crate) fn commit(
+        &self,
+        lane: &mut CommitLane<'_>,
+        reads: &[ReadRecord],
+        writes: WriteSet,
+    ) -> Result<Option<u64>, StoreError> {
         let mut commit = CommitSteps {
             core: self,
             held: Vec::with_capacity(4),
             index: HashMap::new(),
             slots: Vec::new(),
+            slot_places: HashSet::new(),
             reserved: Vec::new(),
             come: Vec::new(),
             gone: Vec::new(),
@@ -129,7 +165,9 @@ impl StoreCore {
         }
         let time = self.next_time();
         commit.validate(reads)?;
-        Ok(commit.apply(time))
+        commit.prepare(time);
+        let pieces = commit.record(lane, time)?;
+        Ok(commit.apply(lane, time, pieces))
     }
 
     fn locate(&self, hash: u64, key: &[u8]) -> Result<LocatedKey, StoreError> {
@@ -144,7 +182,13 @@ impl StoreCore {
 
 impl<'c> CommitSteps<'c> {
     /// Locks the unit at `place`, at `version` if that is given, and returns its index in `held`.
-    fn lock(&mut self, place: u64, words: usize, version: Option<u64>) -> Result<usize, StoreError> {
+    fn lock(
+        &mut self,
+        place: u64,
+        words: usize,
+        version: Option<u64>,
+        change: UnitChange,
+    ) -> Result<usize, StoreError> {
         if let Some(index) = self.held_index(place) {
             let is_same = version.is_none_or(|version| version == self.held[index].before);
             return if is_same { Ok(index) } else { Err(StoreError::Conflict) };
@@ -154,7 +198,7 @@ impl<'c> CommitSteps<'c> {
         if before & version::LOCKED != 0 || !protocol::lock(unit, before) {
             return Err(StoreError::Conflict);
         }
-        self.held.push(HeldUnit { place, unit, before, is_changed: false, change: None });
+        self.held.push(HeldUnit { place, unit, before, change });
         let index = self.held.len() - 1;
         if index >= FEW {
             let from = if index == FEW { 0 } else { index };
@@ -171,13 +215,12 @@ impl<'c> CommitSteps<'c> {
         self.index.get(&place).copied()
     }
 
-    fn lock_at_object(&mut self, place: u64, version: u64, change: ObjectChange) -> Result<(), StoreError> {
+    fn lock_at_object(&mut self, place: u64, version: u64, change: UnitChange) -> Result<(), StoreError> {
         let words = self.core.blocks.capacity(&self.core.view, place) / 8;
         if words < HEADER_WORDS {
             return Err(StoreError::Conflict);
         }
-        let index = self.lock(place, words, Some(version))?;
-        self.held[index].change = Some(change);
+        self.lock(place, words, Some(version), change)?;
         Ok(())
     }
 
@@ -185,57 +228,65 @@ impl<'c> CommitSteps<'c> {
         match (at, image) {
             (LocatedKey::Absent { .. }, None) => Ok(()),
             (LocatedKey::Absent { home, version }, Some(image)) => {
-                let index = self.lock_bucket(home, Some(version))?;
-                self.held[index].is_changed = true;
-                let cell = self.empty_slot(home)?;
+                let bucket = self.lock_bucket(home, Some(version))?;
+                let (bucket, place) = self.empty_slot(home, bucket)?;
                 let address = self.lock_new(image, None)?;
-                self.change_slot(cell, TableSlot::new(hash, address).0);
+                self.change_slot(bucket, place, TableSlot::new(hash, address).0)?;
                 self.come.push((hash, home));
                 Ok(())
             }
             (LocatedKey::Present { address, head, home, slot_place }, image) => {
                 let incarnation = address.incarnation;
+                let old = TableSlot::new(hash, address);
                 if let Some(image) = image {
-                    let capacity = self.core.blocks.capacity(&self.core.view, address.place);
-                    // An object that would leave most of its memory unused moves to a smaller class.
-                    if (capacity / 4..=capacity).contains(&image.object_bytes())
-                        || capacity <= 128 && image.object_bytes() <= capacity
-                    {
-                        let change = ObjectChange::Store { image, incarnation };
+                    if self.fits_in_place(&image, address) {
+                        let change = UnitChange::Store { image, incarnation };
                         return self.lock_at_object(address.place, head.version, change);
                     }
-                    let cell = self.lock_slot(home, slot_place, TableSlot::new(hash, address))?;
+                    let bucket = self.lock_slot(home, slot_place, old)?;
                     let new = self.lock_new(image, Some(address))?;
-                    self.change_slot(cell, TableSlot::new(hash, new).0);
+                    self.change_slot(bucket, slot_place, TableSlot::new(hash, new).0)?;
                 } else {
-                    let cell = self.lock_slot(home, slot_place, TableSlot::new(hash, address))?;
-                    self.change_slot(cell, 0);
+                    let bucket = self.lock_slot(home, slot_place, old)?;
+                    self.change_slot(bucket, slot_place, 0)?;
                     self.gone.push(home);
                 }
-                self.lock_at_object(address.place, head.version, ObjectChange::Free { incarnation })
+                self.lock_at_object(address.place, head.version, UnitChange::Free { incarnation })
             }
         }
     }
 
-    fn lock_bucket(&mut self, home: u64, version: Option<u64>) -> Result<usize, StoreError> {
-        self.lock(home, BUCKET_BYTES as usize / 8, version)
+    /// Tells whether an object is overwritten where it is. One that would leave most of its memory unused moves
+    /// to a smaller class.
+    fn fits_in_place(&self, image: &ObjectImage, address: ObjectAddress) -> bool {
+        let capacity = self.core.blocks.capacity(&self.core.view, address.place);
+        let bytes = image.object_bytes();
+        bytes <= capacity.min(IN_PLACE_BYTES_MAX) && (bytes >= capacity / 4 || capacity <= 128)
     }
 
-    /// Locks the home bucket of a key, and returns the cell of its slot if that is still the same.
-    fn lock_slot(&mut self, home: u64, place: u64, slot: TableSlot) -> Result<&'c AtomicU64, StoreError> {
-        let index = self.lock_bucket(home, None)?;
-        self.held[index].is_changed = true;
-        match self.core.view.unit(place, 1) {
-            Some([cell]) if cell.load(Ordering::Relaxed) == slot.0 => Ok(cell),
-            _ => Err(StoreError::Conflict),
+    fn lock_bucket(&mut self, place: u64, version: Option<u64>) -> Result<usize, StoreError> {
+        self.lock(place, BUCKET_BYTES as usize / 8, version, UnitChange::Slots)
+    }
+
+    /// Locks the home bucket of a key, and the bucket in which its slot lies, if that is still the same.
+    /// Returns the index in `held` of the latter.
+    fn lock_slot(&mut self, home: u64, place: u64, slot: TableSlot) -> Result<usize, StoreError> {
+        let mut bucket = self.lock_bucket(home, None)?;
+        let next = home + BUCKET_BYTES;
+        if (next..next + BUCKET_BYTES).contains(&place) {
+            bucket = self.lock_bucket(next, None)?;
         }
+        if self.core.view.load(place) == slot.0 { Ok(bucket) } else { Err(StoreError::Conflict) }
     }
 
-    /// Changes a slot. Nobody believes a slot of a key whose home is locked: readers follow it to an
-    /// object that says itself whether it is there.
-    fn change_slot(&mut self, cell: &'c AtomicU64, slot: u64) {
-        self.slots.push((cell, cell.load(Ordering::Relaxed)));
-        cell.store(slot, Ordering::Relaxed);
+    fn change_slot(&mut self, bucket: usize, place: u64, slot: u64) -> Result<(), StoreError> {
+        let Some([cell]) = self.core.view.unit(place, 1) else { return Err(StoreError::Conflict) };
+        self.slots.push(SlotChange { bucket, place, cell, slot });
+        if self.slots.len() > FEW {
+            let new = if self.slots.len() == FEW + 1 { 0 } else { FEW.max(self.slots.len() - 1) };
+            self.slot_places.extend(self.slots[new..].iter().map(|slot| slot.place));
+        }
+        Ok(())
     }
 
     /// Reserves and locks a new object.
@@ -247,40 +298,55 @@ impl<'c> CommitSteps<'c> {
         let address = self.core.blocks.reserve(&self.core.view, image.payload().len(), near)?;
         self.reserved.push(address.place);
         let version = self.core.view.load(address.place);
-        let change = ObjectChange::Store { image, incarnation: address.incarnation };
+        let change = UnitChange::Store { image, incarnation: address.incarnation };
         self.lock_at_object(address.place, version, change)?;
         Ok(address)
     }
 
-    /// Returns an empty slot for a key whose home is locked: in the home bucket, the next one, or the chain.
-    fn empty_slot(&mut self, home: u64) -> Result<&'c AtomicU64, StoreError> {
-        let view = &self.core.view;
+    /// Returns the place of an empty slot for a key whose home is locked, with the index in `held` of the bucket
+    /// under whose lock it is: in the home bucket, the next one, or the chain.
+    fn empty_slot(&mut self, home: u64, bucket: usize) -> Result<(usize, u64), StoreError> {
+        let core = self.core;
+        let view = &core.view;
         let both = view.unit(home, 2 * BUCKET_BYTES as usize / 8).ok_or(StoreError::Conflict)?;
-        let is_empty = |cell: &&AtomicU64| cell.load(Ordering::Relaxed) == 0;
-        if let Some(cell) = both[SLOTS_FROM..8].iter().find(is_empty) {
-            return Ok(cell);
+        let place = |cell: &AtomicU64| view.words.place_of(cell);
+        if let Some(cell) = both[SLOTS_FROM..8].iter().find(|cell| self.is_empty(cell)) {
+            return Ok((bucket, place(cell)));
         }
-        // The next bucket's keys do not change, so it is unlocked at the version of before.
-        if let Some(cell) = both[8 + SLOTS_FROM..].iter().find(is_empty) {
-            self.lock_bucket(home + BUCKET_BYTES, None)?;
-            if is_empty(&cell) {
-                return Ok(cell);
+        if let Some(cell) = both[8 + SLOTS_FROM..].iter().find(|cell| self.is_empty(cell)) {
+            let next = self.lock_bucket(home + BUCKET_BYTES, None)?;
+            if self.is_empty(cell) {
+                return Ok((next, place(cell)));
             }
         }
-        let bucket = BucketWord::from_word(both.load(1));
-        let mut chain = bucket.chain;
+        let home_word = BucketWord::from_word(both.load(1));
+        let mut chain = home_word.chain;
         for _ in 0..CHAIN_BUCKETS_MAX {
-            let place = chain + 8 * HEADER_WORDS as u64;
-            let Some(unit) = (chain != 0).then(|| view.unit(place, 1 + CHAIN_SLOTS)).flatten() else { break };
-            if let Some(cell) = unit[1..].iter().find(is_empty) {
-                return Ok(cell);
+            let place_of_slots = chain + 8 * HEADER_WORDS as u64;
+            let Some(unit) = (chain != 0).then(|| view.unit(place_of_slots, 1 + CHAIN_SLOTS)).flatten()
+            else {
+                break;
+            };
+            if let Some(cell) = unit[1..].iter().find(|cell| self.is_empty(cell)) {
+                return Ok((bucket, place(cell)));
             }
             chain = unit.load(0) << 3;
         }
-        let chain = self.core.new_chain_bucket(bucket.chain)?;
-        both.store(1, BucketWord { chain, ..bucket }.to_word());
-        let unit = view.unit(chain + 8 * HEADER_WORDS as u64, 1 + CHAIN_SLOTS).ok_or(StoreError::Conflict)?;
-        Ok(&unit[1])
+        // An empty bucket of a chain changes nothing for anybody, so it may stay whatever becomes of this commit.
+        let chain = core.new_chain_bucket(home_word.chain)?;
+        both.store(1, BucketWord { chain, ..home_word }.to_word());
+        Ok((bucket, chain + 8 * (HEADER_WORDS as u64 + 1)))
+    }
+
+    /// Tells whether a slot is empty, and stays so.
+    fn is_empty(&self, cell: &AtomicU64) -> bool {
+        let is_taken = |place: u64| {
+            if self.slots.len() <= FEW {
+                return self.slots.iter().any(|slot| slot.place == place);
+            }
+            self.slot_places.contains(&place)
+        };
+        cell.load(Ordering::Relaxed) == 0 && !is_taken(self.core.view.words.place_of(cell))
     }
 
     fn lock_object(
@@ -292,12 +358,12 @@ impl<'c> CommitSteps<'c> {
         let incarnation = at.incarnation;
         let (version, change) = match write {
             ObjectWrite::New(image) => {
-                (self.core.view.load(at.place), ObjectChange::Store { image, incarnation })
+                (self.core.view.load(at.place), UnitChange::Store { image, incarnation })
             }
             ObjectWrite::Replace(image) => {
-                (read_version(reads, at)?, ObjectChange::Store { image, incarnation })
+                (read_version(reads, at)?, UnitChange::Store { image, incarnation })
             }
-            ObjectWrite::Free => (read_version(reads, at)?, ObjectChange::Free { incarnation }),
+            ObjectWrite::Free => (read_version(reads, at)?, UnitChange::Free { incarnation }),
         };
         self.lock_at_object(at.place, version, change)
     }
@@ -315,36 +381,75 @@ impl<'c> CommitSteps<'c> {
         Ok(())
     }
 
-    /// Makes the changes visible, each object and each bucket by its version.
-    fn apply(mut self, time: u64) -> Option<u64> {
-        let mut freed = Vec::new();
+    /// Stamps the objects, and stores the new ones, which are locked and free: nobody reads them.
+    fn prepare(&mut self, time: u64) {
         for held in &mut self.held {
-            let version = match held.change.take() {
-                Some(ObjectChange::Store { mut image, incarnation }) => {
-                    let version = version::new(time, true);
-                    image.store(held.unit, version, incarnation);
-                    // A new object is not marked: a key that is never used again goes before one that is.
-                    if version::is_allocated(held.before) {
-                        self.core.touched.touch(held.place);
-                    }
-                    version
+            let (is_new, after) = (held.is_new(), held.after(time));
+            if let UnitChange::Store { image, incarnation } = &mut held.change {
+                image.stamp(after, *incarnation);
+                if is_new {
+                    image.store(held.unit);
                 }
-                Some(ObjectChange::Free { incarnation }) => {
-                    let shape =
-                        ObjectShape { incarnation: incarnation.wrapping_add(1), ..ObjectShape::default() };
-                    held.unit.store(1, shape.to_word());
-                    freed.push(held.place);
-                    version::new(time, false)
-                }
-                None if held.is_changed => version::new(time, false),
-                None => held.before,
-            };
-            protocol::unlock(held.unit, version);
+            }
         }
-        self.held.clear();
-        self.slots.clear();
-        self.reserved.clear();
+    }
+
+    /// Writes the record, and returns the places that it takes outside its lane.
+    fn record(&mut self, lane: &mut CommitLane<'_>, time: u64) -> Result<Vec<u64>, StoreError> {
+        self.slots.sort_unstable_by_key(|slot| slot.bucket);
+        let record = &mut *lane.record;
+        record.begin(time);
+        let mut slots = self.slots.iter().peekable();
+        for (index, held) in self.held.iter().enumerate() {
+            record.unit(held.place, held.before, held.after(time));
+            match &held.change {
+                UnitChange::Store { .. } if held.is_new() => {}
+                UnitChange::Store { image, .. } => record.image(held.place, image),
+                UnitChange::Free { incarnation } => {
+                    record.word(held.place + 8, ObjectShape::free_after(*incarnation).to_word());
+                }
+                UnitChange::Slots => {
+                    while let Some(change) = slots.next_if(|change| change.bucket == index) {
+                        record.word(change.place, change.slot);
+                    }
+                }
+            }
+        }
+        let mut pieces = Vec::new();
+        let written = record.write(&self.core.view, &self.core.blocks, lane.number, &mut pieces);
+        record.shrink();
+        // Given back with everything else if the memory does not suffice.
+        if written.is_err() {
+            self.reserved.append(&mut pieces);
+        }
+        written.map(|()| pieces)
+    }
+
+    /// Makes the changes visible, each object and each bucket by its version. A slot may lie in another bucket
+    /// than its key's home, so all that is stored is there before the first version.
+    fn apply(mut self, lane: &CommitLane<'_>, time: u64, mut freed: Vec<u64>) -> Option<u64> {
         let core = self.core;
+        self.slots.iter().for_each(|change| protocol::set(change.cell, change.slot));
+        for held in &self.held {
+            match &held.change {
+                // A new object is not marked: a key that is never used again goes before one that is.
+                UnitChange::Store { .. } if held.is_new() => {}
+                UnitChange::Store { image, .. } => {
+                    image.store(held.unit);
+                    core.touched.touch(held.place);
+                }
+                UnitChange::Free { incarnation } => {
+                    held.unit.store(1, ObjectShape::free_after(*incarnation).to_word());
+                    freed.push(held.place);
+                }
+                UnitChange::Slots => {}
+            }
+        }
+        for held in self.held.drain(..) {
+            protocol::unlock(held.unit, held.after(time));
+        }
+        log::release(&core.view, lane.number);
+        self.reserved.clear();
         freed.into_iter().for_each(|place| core.blocks.give_back(&core.view, place));
         count(&core.tallies.commits, 1);
         let (come, gone) = (std::mem::take(&mut self.come), std::mem::take(&mut self.gone));
@@ -354,15 +459,8 @@ impl<'c> CommitSteps<'c> {
 
 impl Drop for CommitSteps<'_> {
     fn drop(&mut self) {
-        for (cell, slot) in self.slots.drain(..).rev() {
-            cell.store(slot, Ordering::Relaxed);
-        }
         for held in self.held.drain(..) {
-            // A reader may have seen a slot that is now as it was before: the old version must not tell it
-            // that nothing was different meanwhile.
-            let version =
-                if held.is_changed { version::new(self.core.next_time(), false) } else { held.before };
-            protocol::unlock(held.unit, version);
+            protocol::unlock(held.unit, held.before);
         }
         for place in self.reserved.drain(..) {
             self.core.blocks.give_back(&self.core.view, place);
@@ -374,61 +472,4 @@ impl Drop for CommitSteps<'_> {
 fn read_version(reads: &[ReadRecord], address: ObjectAddress) -> Result<u64, StoreError> {
     let read = reads.iter().find(|read| read.place == address.place && read.kind == UnitKind::Object);
     read.map(|read| read.version).ok_or(StoreError::NoObject(address))
-}
-
-impl StoreCore {
-    /// Makes a bucket of a chain, whose next one is at `next`.
-    pub(crate) fn new_chain_bucket(&self, next: u64) -> Result<u64, StoreError> {
-        let address = self.blocks.reserve(&self.view, CHAIN_PAYLOAD, None)?;
-        let words = HEADER_WORDS + CHAIN_PAYLOAD / 8;
-        let unit = self.view.unit(address.place, words).ok_or(StoreError::NoObject(address))?;
-        let shape = ObjectShape {
-            incarnation: address.incarnation,
-            key: 0,
-            flags: ObjectShape::CHAIN,
-            size: CHAIN_PAYLOAD as u32,
-        };
-        crate::blocks::rewrite(unit, version::new(self.time(), true), || {
-            unit.store(1, shape.to_word());
-            unit.store(HEADER_WORDS, next >> 3);
-            (1..=CHAIN_SLOTS).for_each(|slot| unit.store(HEADER_WORDS + slot, 0));
-        });
-        Ok(address.place)
-    }
-
-    /// Frees a bucket of a chain.
-    pub(crate) fn free_chain_bucket(&self, place: u64) {
-        if let Some(unit) = self.view.unit(place, HEADER_WORDS) {
-            let shape = ObjectShape::from_word(unit.load(1));
-            let shape =
-                ObjectShape { incarnation: shape.incarnation.wrapping_add(1), ..ObjectShape::default() };
-            crate::blocks::rewrite(unit, version::new(self.next_time(), false), || {
-                unit.store(1, shape.to_word())
-            });
-            self.blocks.give_back(&self.view, place);
-        }
-    }
-
-    /// Returns the counter of the keys in the shard of a bucket.
-    pub(crate) fn shard_keys(&self, bucket: u64) -> Option<&AtomicU64> {
-        let offset = (bucket - self.view.layout.blocks_place) % SHARD_BYTES;
-        self.view.unit(bucket - offset + 8, 1)?.first()
-    }
-
-    /// Counts keys, and returns the hash of one whose shard is too full.
-    fn count_keys(&self, come: &[(u64, u64)], gone: &[u64]) -> Option<u64> {
-        let mut full = None;
-        for (hash, home) in come {
-            let keys = self.shard_keys(*home).map_or(0, |keys| keys.fetch_add(1, Ordering::Relaxed) + 1);
-            if self.is_too_full(keys) {
-                full = Some(*hash);
-            }
-        }
-        for home in gone {
-            self.shard_keys(*home).map(|keys| keys.fetch_sub(1, Ordering::Relaxed));
-        }
-        count(&self.tallies.keys, come.len() as u64);
-        self.tallies.keys.fetch_sub(gone.len() as u64, Ordering::Relaxed);
-        full
-    }
 }

@@ -108,6 +108,9 @@ pub enum StoreError {
     /// A descriptor is not of the memory of a store.
     #[error("the descriptor is not of a store's memory: {0}; ask the owner for another one")]
     NotAStore(&'static str),
+    /// Another process owns the memory.
+    #[error("another process owns the memory of this store: end it first")]
+    Owned,
     /// The memory contradicts itself.
     #[error("the memory of the store is damaged: {0}; restart it empty")]
     Damaged(String),

@@ -2,6 +2,8 @@
 //! none, and no code for them.
 
 #[cfg(feature = "faults")]
+use std::cell::Cell;
+#[cfg(feature = "faults")]
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Something that is left out, in all of this process.
@@ -15,8 +17,18 @@ pub enum PlantedFault {
     NoRevalidation = 3,
     /// A key counts as absent although its bucket has changed during the lookup.
     HastyAbsence = 4,
+    /// A commit writes no record.
+    NoRecord = 5,
+    /// A new owner removes locks, and does not do again what the records say.
+    NoRedo = 6,
+    /// A new owner does again what the records say, whatever has happened since.
+    RedoAlways = 7,
+    /// A new owner takes the rest of an older record for a part of the newest.
+    RecordOfAnyTime = 8,
+    /// A new owner takes a place for used because its last owner had reserved it.
+    LeakedReservation = 9,
     /// A lookup in a fixed table does not compare the counts of moves of what it reads.
-    UnjoinedBuckets = 5,
+    UnjoinedBuckets = 20,
 }
 
 #[cfg(feature = "faults")]
@@ -38,4 +50,68 @@ pub(crate) fn is_planted(fault: PlantedFault) -> bool {
         let _ = fault;
         false
     }
+}
+
+#[cfg(feature = "faults")]
+thread_local! {
+    /// How many more stores to shared memory this thread makes before it is cut.
+    static STORES_LEFT: Cell<u64> = const { Cell::new(u64::MAX) };
+}
+
+/// What a thread panics with when it is cut.
+#[cfg(feature = "faults")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CutShort;
+
+/// Runs `body` until this thread has made `stores` stores to shared memory, as if its process were killed then: no
+/// later store of it has an effect, not even of a destructor. Returns whether it was cut.
+#[cfg(feature = "faults")]
+pub fn cut_after(stores: u64, body: impl FnOnce()) -> bool {
+    STORES_LEFT.set(stores);
+    let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
+    STORES_LEFT.set(u64::MAX);
+    match ended {
+        Ok(()) => false,
+        Err(cause) if cause.is::<CutShort>() => true,
+        Err(cause) => std::panic::resume_unwind(cause),
+    }
+}
+
+/// Runs `body`, and returns how many stores to shared memory this thread made.
+#[cfg(feature = "faults")]
+pub fn stores_of(body: impl FnOnce()) -> u64 {
+    STORES_LEFT.set(u64::MAX - 1);
+    body();
+    u64::MAX - 1 - STORES_LEFT.replace(u64::MAX)
+}
+
+/// Returns where the lanes of the log are in a memory of so many bytes: word 0 of a lane is not 0 as long as there
+/// is a record that is not done with.
+#[cfg(feature = "faults")]
+pub fn lane_places(memory_bytes: u64) -> impl Iterator<Item = u64> {
+    let first = crate::layout::StoreLayout::of(memory_bytes).lanes_place;
+    (0..crate::limits::LANES as u64).map(move |lane| first + lane * crate::layout::LANE_BYTES)
+}
+
+/// Returns where the directory of the table is, and the word that says its depth.
+#[cfg(feature = "faults")]
+pub fn directory_places(memory_bytes: u64) -> (u64, u64) {
+    (crate::layout::StoreLayout::of(memory_bytes).directory_place, crate::layout::word::DEPTH)
+}
+
+/// Tells whether a store to shared memory has an effect.
+#[inline(always)]
+pub(crate) fn may_store() -> bool {
+    #[cfg(feature = "faults")]
+    return match STORES_LEFT.get() {
+        u64::MAX => true,
+        0 if std::thread::panicking() => false,
+        0 => std::panic::resume_unwind(Box::new(CutShort)),
+        left => {
+            STORES_LEFT.set(left - 1);
+            true
+        }
+    };
+    #[cfg(not(feature = "faults"))]
+    true
 }

@@ -17,6 +17,8 @@ pub(crate) struct ObjectImage {
     bytes: Vec<u8>,
     key: u8,
     flags: u8,
+    /// Of a stamped object.
+    checksum: u64,
 }
 
 impl ObjectImage {
@@ -36,13 +38,13 @@ impl ObjectImage {
         }
         bytes.extend_from_slice(key);
         bytes.extend_from_slice(value);
-        Ok(Self { bytes, key: key.len().min(usize::from(LONG_KEY)) as u8, flags })
+        Ok(Self { bytes, key: key.len().min(usize::from(LONG_KEY)) as u8, flags, checksum: 0 })
     }
 
     /// Returns the image of an object without a key.
     pub(crate) fn of_object(payload: &[u8]) -> Result<Self, StoreError> {
         check_value(payload)?;
-        Ok(Self { bytes: [&[0; HEAD], payload].concat(), key: 0, flags: 0 })
+        Ok(Self { bytes: [&[0; HEAD], payload].concat(), key: 0, flags: 0, checksum: 0 })
     }
 
     /// Returns the bytes of the payload.
@@ -68,15 +70,36 @@ impl ObjectImage {
         HEADER_BYTES + self.payload().len()
     }
 
-    /// Stores all but the version into a locked object that is large enough; it gets `version` then.
-    pub(crate) fn store(&mut self, unit: &[AtomicU64], version: u64, incarnation: u16) {
+    /// Prepares the words of an object that will have this version.
+    pub(crate) fn stamp(&mut self, version: u64, incarnation: u16) {
         let size = self.payload().len() as u32;
         let shape = ObjectShape { incarnation, key: self.key, flags: self.flags, size }.to_word();
         self.bytes[..8].copy_from_slice(&version.to_ne_bytes());
         self.bytes[8..HEAD].copy_from_slice(&shape.to_ne_bytes());
-        unit.store(1, shape);
-        unit.store(2, twox_hash::XxHash3_64::oneshot(&self.bytes));
+        self.checksum = twox_hash::XxHash3_64::oneshot(&self.bytes);
+    }
+
+    fn shape(&self) -> u64 {
+        self.bytes[8..].first_chunk().map_or(0, |shape| u64::from_ne_bytes(*shape))
+    }
+
+    /// Returns the number of words of the object.
+    pub(crate) fn words(&self) -> usize {
+        HEADER_WORDS + self.payload().len().div_ceil(8)
+    }
+
+    /// Stores all but the version of a stamped object into a locked one that is large enough.
+    pub(crate) fn store(&self, unit: &[AtomicU64]) {
+        unit.store(1, self.shape());
+        unit.store(2, self.checksum);
         bytes::copy_in(&unit[HEADER_WORDS..], self.payload());
+    }
+
+    /// Appends all but the version of a stamped object.
+    pub(crate) fn append_to(&self, to: &mut Vec<u8>) {
+        to.extend_from_slice(&self.bytes[8..HEAD]);
+        to.extend_from_slice(&self.checksum.to_ne_bytes());
+        to.extend_from_slice(self.payload());
     }
 }
 

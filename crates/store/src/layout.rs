@@ -5,15 +5,21 @@
 //! | 0 .. 4096 | the words of the store (`word`), the unchanging ones first |
 //! | `directory_place` .. | a word for each entry of the directory: the place of a shard of the table |
 //! | `classes_place` .. | a word for each block: its class and how often that has changed |
+//! | `lanes_place` .. | the lanes of the log (`log`) |
 //! | `blocks_place` .. | blocks of 1 MiB |
 
 use crate::error::StoreError;
+use crate::limits::LANES;
 use crate::words::StoreWords;
 
+/// The bytes before everything else, which hold the words of the store.
+pub(crate) const FIRST_PAGE_BYTES: u64 = 4096;
 /// The bytes of a block, which holds objects of one size class, or shards.
 pub(crate) const BLOCK_BYTES: u64 = 1 << 20;
 /// The bytes of a shard of the table.
 pub(crate) const SHARD_BYTES: u64 = 64 << 10;
+/// The bytes of a lane of the log: the record of a commit of a few small pairs fits.
+pub(crate) const LANE_BYTES: u64 = 4 << 10;
 /// The bytes of a bucket: a cache line.
 pub(crate) const BUCKET_BYTES: u64 = 64;
 /// The words of an object's header: version, shape, checksum.
@@ -23,7 +29,9 @@ pub(crate) const HEADER_BYTES: usize = 8 * HEADER_WORDS;
 
 /// "CaraStr1" in the order of the machine's bytes: another format, or a machine of the other order, does not
 /// match.
-pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"CaraStr1");
+pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"CaraStr2");
+/// Stands in the place of [`MAGIC`] while a store is made.
+pub(crate) const MAGIC_UNFINISHED: u64 = u64::from_be_bytes(*b"CaraStr?");
 /// The most bits of a hash that choose a shard.
 pub(crate) const DEPTH_MAX: u32 = 24;
 
@@ -37,6 +45,8 @@ pub(crate) mod word {
     pub(crate) const NOW_MS: u64 = 128;
     pub(crate) const DEPTH: u64 = 192;
     pub(crate) const TIME: u64 = 256;
+    /// While all keys are being deleted, the version that this leaves behind; else 0.
+    pub(crate) const CLEARING: u64 = 320;
 }
 
 /// The places that follow from the size of the region.
@@ -45,6 +55,7 @@ pub(crate) struct StoreLayout {
     pub(crate) directory_place: u64,
     pub(crate) depth_max: u32,
     pub(crate) classes_place: u64,
+    pub(crate) lanes_place: u64,
     pub(crate) blocks_place: u64,
     pub(crate) blocks_max: u64,
 }
@@ -54,11 +65,12 @@ impl StoreLayout {
     pub(crate) fn of(bytes: u64) -> Self {
         let shards = (bytes / SHARD_BYTES).max(2);
         let depth_max = (u64::BITS - (shards - 1).leading_zeros()).min(DEPTH_MAX);
-        let directory_place = 4096;
+        let directory_place = FIRST_PAGE_BYTES;
         let classes_place = directory_place + (8 << depth_max);
-        let blocks_place = (classes_place + 8 * (bytes / BLOCK_BYTES)).next_multiple_of(4096);
+        let lanes_place = (classes_place + 8 * (bytes / BLOCK_BYTES)).next_multiple_of(4096);
+        let blocks_place = lanes_place + LANES as u64 * LANE_BYTES;
         let blocks_max = bytes.saturating_sub(blocks_place) / BLOCK_BYTES;
-        Self { directory_place, depth_max, classes_place, blocks_place, blocks_max }
+        Self { directory_place, depth_max, classes_place, lanes_place, blocks_place, blocks_max }
     }
 
     /// Returns the bytes of a region with all of its blocks.
@@ -145,6 +157,11 @@ impl ObjectShape {
             | u64::from(self.key) << 40
             | u64::from(self.flags) << 32
             | u64::from(self.size)
+    }
+
+    /// Returns the shape of a free place after an object of this incarnation.
+    pub(crate) fn free_after(incarnation: u16) -> Self {
+        Self { incarnation: incarnation.wrapping_add(1), ..Self::default() }
     }
 
     #[inline]

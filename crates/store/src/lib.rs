@@ -9,15 +9,19 @@ mod error;
 #[doc(hidden)]
 pub mod faults;
 mod fixed;
+mod gate;
 mod image;
 mod layout;
 pub mod limits;
+mod log;
 mod lookup;
+mod memory;
 mod options;
 mod owner;
 #[doc(hidden)]
 pub mod protocol;
 mod reader;
+mod recovery;
 mod scan;
 mod split;
 mod store;

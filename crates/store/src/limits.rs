@@ -19,6 +19,17 @@ pub const MEMORY_BYTES_MAX: u64 = 1 << 37;
 /// How often a transaction is tried at the same time as others before it is run alone.
 pub const ATTEMPTS_BESIDE_OTHERS: u32 = 16;
 
+/// How many threads can commit at the same time; more wait for each other. A machine's cores are what is worth
+/// using, and each lane takes 4 KiB of the store's memory.
+pub const LANES: usize = 32;
+
+/// The largest object, header included, that is overwritten where it is. A larger one is written to another
+/// place and then exchanged, because what is overwritten goes through the log.
+pub const IN_PLACE_BYTES_MAX: usize = 1024;
+
+/// The private memory that a lane keeps between two commits.
+pub const RECORD_BUFFER_BYTES_MAX: usize = 64 << 10;
+
 /// The largest number of reads and writes of one transaction: it revalidates what it has read, so its cost
 /// grows faster than its size.
 pub const TRANSACTION_OPERATIONS_MAX: usize = 1 << 20;
@@ -27,9 +38,10 @@ pub const TRANSACTION_OPERATIONS_MAX: usize = 1 << 20;
 /// ns, so eight failures mean that it holds a large one, or does not run.
 pub const READ_ATTEMPTS: u32 = 8;
 
-/// How long a read waits for a writer in all. A writer that runs is done in less than a millisecond; one that
-/// was killed never is.
-pub const READ_WAIT: Duration = Duration::from_secs(2);
+/// How long a read waits for a writer in all. A writer that runs is done in less than a millisecond. One that
+/// was killed is done once the next owner has taken the memory over, which takes about a second for each 10
+/// GiB, and a moment more for somebody to notice and to start it.
+pub const READ_WAIT: Duration = Duration::from_secs(10);
 
 /// For how long a waiting read only gives its core away, before it sleeps.
 pub const READ_YIELD: Duration = Duration::from_micros(200);

@@ -1,12 +1,16 @@
 //! What all threads of the owner share.
 
+use std::os::fd::OwnedFd;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::blocks::Blocks;
 use crate::error::StoreError;
+use crate::faults::may_store;
+use crate::gate::CommitGate;
 use crate::layout::word;
 use crate::limits;
+use crate::memory::{self, OwnedMemory};
 use crate::options::{Eviction, StoreOptions};
 use crate::view::StoreView;
 
@@ -15,12 +19,14 @@ use crate::view::StoreView;
 pub(crate) struct StoreCore {
     pub(crate) view: StoreView,
     pub(crate) blocks: Blocks,
-    /// Commits hold it together. Alone hold it: a split, a change of a block's class, and a transaction that
+    /// Alone hold it: a split, a change of a block's class, the deletion of all keys, and a transaction that
     /// others have thwarted too often.
-    gate: RwLock<()>,
+    pub(crate) gate: CommitGate,
     pub(crate) tallies: StoreTallies,
     pub(crate) touched: TouchedMarks,
     pub(crate) hands: SweepHands,
+    /// Keeps other owners out. The last field, as fields are dropped in order.
+    _ownership: OwnedFd,
 }
 
 /// Where a walk through all places in use goes on: a block and a slot.
@@ -53,30 +59,27 @@ pub(crate) fn count(tally: &AtomicU64, more: u64) {
 }
 
 impl StoreCore {
-    pub(crate) fn new(options: &StoreOptions) -> Result<Self, StoreError> {
+    /// Makes a store in an empty memory, or takes over the one that is there.
+    pub(crate) fn open(memory: OwnedFd, options: &StoreOptions) -> Result<Self, StoreError> {
         options.check()?;
         let touched = TouchedMarks::new(options);
-        let (blocks, view) = Blocks::create(&options.name, options.memory_bytes, touched.private_bytes())?;
+        let OwnedMemory { segment, view, ownership, is_new } = OwnedMemory::open(memory, options)?;
         let core = Self {
             view,
-            blocks,
-            gate: RwLock::new(()),
+            blocks: Blocks::new(segment, options.memory_bytes, touched.private_bytes()),
+            gate: CommitGate::new(),
             tallies: StoreTallies::default(),
             touched,
             hands: SweepHands::default(),
+            _ownership: ownership,
         };
-        core.first_shard()?;
+        if is_new {
+            core.first_shard()?;
+            memory::finish(&core.view);
+        } else {
+            core.recover()?;
+        }
         Ok(core)
-    }
-
-    /// Waits until nobody holds the gate alone.
-    pub(crate) fn beside_others(&self) -> RwLockReadGuard<'_, ()> {
-        self.gate.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits until nobody else commits.
-    pub(crate) fn alone(&self) -> RwLockWriteGuard<'_, ()> {
-        self.gate.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the time of a commit that has locked all that it writes.
@@ -86,6 +89,7 @@ impl StoreCore {
     /// here), before it published its versions.
     pub(crate) fn next_time(&self) -> u64 {
         let clock = self.view.unit(word::TIME, 1).and_then(|words| words.first());
+        let clock = clock.filter(|_| may_store());
         clock.map_or(0, |clock| clock.fetch_add(1, Ordering::AcqRel) + 1)
     }
 

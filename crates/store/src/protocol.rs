@@ -11,7 +11,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use crate::faults::{PlantedFault, is_planted};
+use crate::faults::{PlantedFault, is_planted, may_store};
 
 /// The bit of a version that says that a writer is at work.
 pub const LOCKED: u64 = 1;
@@ -44,15 +44,17 @@ impl UnitWords for [AtomicU64] {
     }
     #[inline]
     fn store(&self, index: usize, value: u64) {
-        self[index].store(value, Ordering::Relaxed);
+        set(&self[index], value);
     }
     #[inline]
     fn publish(&self, version: u64) {
-        self[0].store(version, Ordering::Release);
+        if may_store() {
+            self[0].store(version, Ordering::Release);
+        }
     }
     #[inline]
     fn exchange(&self, current: u64, new: u64) -> bool {
-        self[0].compare_exchange(current, new, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        may_store() && self[0].compare_exchange(current, new, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
     #[inline]
     fn fence_acquire(&self) {
@@ -61,6 +63,14 @@ impl UnitWords for [AtomicU64] {
     #[inline]
     fn fence_release(&self) {
         fence(Ordering::Release);
+    }
+}
+
+/// Stores a word; relaxed.
+#[inline]
+pub(crate) fn set(word: &AtomicU64, value: u64) {
+    if may_store() {
+        word.store(value, Ordering::Relaxed);
     }
 }
 

@@ -8,12 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::blocks::{rewrite, store_word};
 use crate::error::StoreError;
-use crate::layout::{BUCKET_BYTES, HEADER_WORDS, version, word};
+use crate::layout::{BUCKET_BYTES, HEADER_WORDS, ObjectShape, SHARD_BYTES, version, word};
 use crate::limits::{CHAIN_BUCKETS_MAX, SHARD_FULL_PERCENT};
-use crate::owner::StoreCore;
-use crate::protocol::{UnitWords, lock, unlock};
+use crate::owner::{StoreCore, count};
+use crate::protocol::{UnitWords, lock, set, unlock};
 use crate::table::{
-    BucketWord, CHAIN_SLOTS, HOMES, HashSuffix, SHARD_LINES, SLOTS, SLOTS_FROM, TableSlot, home_line,
+    BucketWord, CHAIN_PAYLOAD, CHAIN_SLOTS, HOMES, HashSuffix, SHARD_LINES, SLOTS, SLOTS_FROM, TableSlot,
+    home_line,
 };
 use crate::view::AtPlace;
 
@@ -39,7 +40,7 @@ impl StoreCore {
 
     /// Splits the shard of a hash, if it is still too full and there is memory.
     pub(crate) fn split(&self, hash: u64) {
-        let _alone = self.alone();
+        let _alone = self.gate.alone();
         let shard = self.view.shard(hash);
         let keys = self.shard_keys(shard + BUCKET_BYTES).map_or(0, |keys| keys.load(Ordering::Relaxed));
         if keys > HOMES * SLOTS as u64 * SHARD_FULL_PERCENT / 100 {
@@ -117,7 +118,7 @@ impl StoreCore {
             both.store(1, BucketWord { chain, ..bucket }.to_word());
             empty = self.chain_cells(chain).map(|cells| &cells[1]);
         }
-        empty.ok_or_else(lost)?.store(slot.0, Ordering::Relaxed);
+        set(empty.ok_or_else(lost)?, slot.0);
         Ok(())
     }
 
@@ -155,7 +156,6 @@ impl StoreCore {
     /// Says in all buckets of a shard that their keys are elsewhere, and gives its chains and its memory
     /// back.
     fn retire_shard(&self, shard: u64) {
-        let version = version::new(self.next_time(), false);
         let mut chains = Vec::new();
         for unit in self.lines(shard) {
             if !self.is_counter_line(unit, shard) {
@@ -165,12 +165,30 @@ impl StoreCore {
                     chain = cells.load(0) << 3;
                 }
             }
+        }
+        self.retire_lines(shard);
+        chains.into_iter().for_each(|chain| self.free_chain_bucket(chain));
+        self.blocks.give_back_shard(shard);
+    }
+
+    /// Says in all buckets of a shard that their keys are elsewhere.
+    fn retire_lines(&self, shard: u64) {
+        let version = version::new(self.next_time(), false);
+        for unit in self.lines(shard) {
             // A shard that was given up while it was filled is locked still.
             let old = unit.load(0) & !version::LOCKED;
             unit.store(0, old);
             rewrite(unit, version, || unit.store(1, 0));
         }
-        chains.into_iter().for_each(|chain| self.free_chain_bucket(chain));
+    }
+
+    /// Frees a shard of a memory that is taken over, to which no entry of the directory leads. Its chains have
+    /// been freed.
+    pub(crate) fn restore_free_shard(&self, shard: u64) {
+        let is_retired = |unit: &[AtomicU64]| unit.load(1) == 0 && unit.load(0) & version::LOCKED == 0;
+        if !self.lines(shard).skip(1).all(is_retired) {
+            self.retire_lines(shard);
+        }
         self.blocks.give_back_shard(shard);
     }
 
@@ -190,6 +208,57 @@ impl StoreCore {
         for entry in (bits..1 << directory_depth).step_by(1 << depth) {
             store_word(view, directory + 8 * entry, halves[(entry >> depth & 1) as usize]);
         }
+    }
+
+    /// Makes a bucket of a chain, whose next one is at `next`.
+    pub(crate) fn new_chain_bucket(&self, next: u64) -> Result<u64, StoreError> {
+        let address = self.blocks.reserve(&self.view, CHAIN_PAYLOAD, None)?;
+        let words = HEADER_WORDS + CHAIN_PAYLOAD / 8;
+        let unit = self.view.unit(address.place, words).ok_or(StoreError::NoObject(address))?;
+        let shape = ObjectShape {
+            incarnation: address.incarnation,
+            key: 0,
+            flags: ObjectShape::CHAIN,
+            size: CHAIN_PAYLOAD as u32,
+        };
+        rewrite(unit, version::new(self.time(), true), || {
+            unit.store(1, shape.to_word());
+            unit.store(HEADER_WORDS, next >> 3);
+            (1..=CHAIN_SLOTS).for_each(|slot| unit.store(HEADER_WORDS + slot, 0));
+        });
+        Ok(address.place)
+    }
+
+    /// Frees a bucket of a chain, by one store: nothing else has changed if the owner dies. Its incarnation is
+    /// that of no address.
+    pub(crate) fn free_chain_bucket(&self, place: u64) {
+        if let Some(unit) = self.view.unit(place, HEADER_WORDS) {
+            unlock(unit, version::new(self.next_time(), false));
+            self.blocks.give_back(&self.view, place);
+        }
+    }
+
+    /// Returns the counter of the keys in the shard of a bucket.
+    pub(crate) fn shard_keys(&self, bucket: u64) -> Option<&AtomicU64> {
+        let offset = (bucket - self.view.layout.blocks_place) % SHARD_BYTES;
+        self.view.unit(bucket - offset + 8, 1)?.first()
+    }
+
+    /// Counts keys, and returns the hash of one whose shard is too full.
+    pub(crate) fn count_keys(&self, come: &[(u64, u64)], gone: &[u64]) -> Option<u64> {
+        let mut full = None;
+        for (hash, home) in come {
+            let keys = self.shard_keys(*home).map_or(0, |keys| keys.fetch_add(1, Ordering::Relaxed) + 1);
+            if self.is_too_full(keys) {
+                full = Some(*hash);
+            }
+        }
+        for home in gone {
+            self.shard_keys(*home).map(|keys| keys.fetch_sub(1, Ordering::Relaxed));
+        }
+        count(&self.tallies.keys, come.len() as u64);
+        self.tallies.keys.fetch_sub(gone.len() as u64, Ordering::Relaxed);
+        full
     }
 
     /// Returns the lines of a shard, the one of counters first.

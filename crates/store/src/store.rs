@@ -3,6 +3,8 @@
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 
+use caravan_segment::Segment;
+
 use crate::entry::{EntryHead, KeyVersion, ObjectAddress, ScanCursor, StoreCounts, StoreEntry};
 use crate::error::StoreError;
 use crate::layout::word;
@@ -61,7 +63,38 @@ pub struct Store {
 impl Store {
     /// Makes an empty store in this process.
     pub fn embedded(options: StoreOptions) -> Result<Self, StoreError> {
-        Ok(Self { core: StoreCore::new(&options)? })
+        Self::open(Self::new_memory(&options.name)?, options)
+    }
+
+    /// Makes a store in an empty memory, or takes over the store that is there, after its owner has ended in
+    /// whatever way: everything that a transaction has committed is there, and nothing of any other one. A
+    /// [`Reader`](crate::Reader) that has mapped the memory before goes on; reads of what was just being
+    /// written wait for this.
+    ///
+    /// `memory` is a descriptor from [`new_memory`](Self::new_memory) with the right to write, a copy of which
+    /// somebody else may keep, so that the memory outlives this process. At a time, one process owns it
+    /// ([`StoreError::Owned`]); that ends when the process ends or drops the store. The options have the same
+    /// `memory_bytes` each time.
+    ///
+    /// ```
+    /// use caravan_store::{Store, StoreError, StoreOptions};
+    ///
+    /// let memory = Store::new_memory("example")?;
+    /// let store = Store::open(memory.try_clone()?, StoreOptions::new(16 << 20))?;
+    /// store.put(b"colour", b"blue")?;
+    /// drop(store);
+    ///
+    /// let store = Store::open(memory, StoreOptions::new(16 << 20))?;
+    /// assert_eq!(store.get(b"colour")?.as_deref(), Some(&b"blue"[..]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn open(memory: OwnedFd, options: StoreOptions) -> Result<Self, StoreError> {
+        Ok(Self { core: StoreCore::open(memory, &options)? })
+    }
+
+    /// Makes an empty memory for [`open`](Self::open). `name` is its name in `/proc/PID/maps`.
+    pub fn new_memory(name: &str) -> Result<OwnedFd, StoreError> {
+        Ok(Segment::empty_file(name)?)
     }
 
     pub(crate) fn view(&self) -> &StoreView {
@@ -209,15 +242,17 @@ impl Store {
         let mut rooms = 0;
         for attempt in 0.. {
             // Who has lost often enough runs while nobody else commits, and cannot lose again.
-            let alone = (attempt >= limits::ATTEMPTS_BESIDE_OTHERS).then(|| self.core.alone());
+            let mut alone = (attempt >= limits::ATTEMPTS_BESIDE_OTHERS).then(|| self.core.gate.alone());
             let mut tx = Transaction::new(&self.core);
             let result = body(&mut tx);
             let mut retry = tx.retry();
             if retry.is_none() {
                 let value = result?;
-                let beside = alone.is_none().then(|| self.core.beside_others());
-                let committed = tx.commit();
-                drop((beside, alone));
+                let committed = match &mut alone {
+                    Some(alone) => tx.commit(&mut alone.lane),
+                    None => tx.commit(&mut self.core.gate.beside_others()),
+                };
+                drop(alone);
                 match committed {
                     Ok(full) => {
                         full.into_iter().for_each(|hash| self.core.split(hash));

@@ -13,6 +13,7 @@ use crate::commit::{ObjectWrite, ReadRecord, UnitKind, WriteSet};
 use crate::entry::{EntryHead, KeyVersion, ObjectAddress, StoreEntry};
 use crate::error::StoreError;
 use crate::faults::{PlantedFault, is_planted};
+use crate::gate::CommitLane;
 use crate::image::{ObjectImage, check_key};
 use crate::layout::{HEADER_BYTES, ObjectShape, version};
 use crate::limits::{READ_ATTEMPTS, TRANSACTION_OPERATIONS_MAX};
@@ -384,14 +385,14 @@ impl<'s> Transaction<'s> {
         }
     }
 
-    /// Commits; the caller holds the gate. Returns the hash of a key whose shard should be split.
-    pub(crate) fn commit(mut self) -> Result<Option<u64>, StoreError> {
+    /// Commits by a lane. Returns the hash of a key whose shard should be split.
+    pub(crate) fn commit(mut self, lane: &mut CommitLane<'_>) -> Result<Option<u64>, StoreError> {
         if self.writes.is_empty() {
             // All that was read was true at one moment within the transaction.
             return Ok(None);
         }
         let writes = std::mem::take(&mut self.writes);
-        let full = self.core.commit(&self.snapshot.reads, writes)?;
+        let full = self.core.commit(lane, &self.snapshot.reads, writes)?;
         self.reserved.clear();
         Ok(full)
     }

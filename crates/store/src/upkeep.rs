@@ -3,14 +3,15 @@
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
+use crate::blocks::store_word;
 use crate::commit::{ReadRecord, UnitKind, WriteSet};
 use crate::entry::{ObjectAddress, StoreCounts};
 use crate::error::StoreError;
 use crate::image;
-use crate::layout::{BUCKET_BYTES, HEADER_BYTES, ObjectShape, class_for, version};
+use crate::layout::{BUCKET_BYTES, HEADER_BYTES, ObjectShape, class_for, version, word};
 use crate::limits::{EVICTION_STEPS_MAX, ROOM_ATTEMPTS_MAX};
 use crate::owner::{StoreCore, SweepHand, count};
-use crate::protocol::{UnitWords, lock, unlock};
+use crate::protocol::{UnitWords, lock, set, unlock};
 use crate::table::{BucketWord, LocatedKey, TableSlot, home_line};
 use crate::view::{AtPlace, ObjectHead};
 
@@ -21,8 +22,8 @@ impl StoreCore {
     /// it from each other for ever.
     pub(crate) fn make_room(&self, bytes: u64, attempt: u32) -> Result<(), StoreError> {
         let object_bytes = bytes as usize;
-        if attempt < ROOM_ATTEMPTS_MAX {
-            let _alone = self.alone();
+        if attempt < ROOM_ATTEMPTS_MAX && self.blocks.has_empty_block(object_bytes) {
+            let _alone = self.gate.alone();
             if self.blocks.change_empty_block(&self.view, object_bytes) {
                 return Ok(());
             }
@@ -83,11 +84,11 @@ impl StoreCore {
 
     /// Deletes a key if its object is still this one.
     fn remove_version(&self, key: Vec<u8>, place: u64, version: u64) -> bool {
-        let _beside = self.beside_others();
+        let mut lane = self.gate.beside_others();
         let read = ReadRecord { place, version, kind: UnitKind::Object };
         let mut writes = WriteSet::default();
         writes.keys.insert(key, None);
-        self.commit(&[read], writes).is_ok()
+        self.commit(&mut lane, &[read], writes).is_ok()
     }
 
     /// Removes what has expired of about `count` objects.
@@ -159,7 +160,7 @@ impl StoreCore {
 
     /// Deletes all keys at one moment: all of them are locked before the first one goes.
     pub(crate) fn clear(&self) -> Result<(), StoreError> {
-        let _alone = self.alone();
+        let _alone = self.gate.alone();
         let shards = self.shards();
         let mut is_locked = true;
         for shard in &shards {
@@ -173,14 +174,15 @@ impl StoreCore {
         }
         debug_assert!(is_locked, "somebody holds a lock while the gate is held alone");
         let version = version::new(self.next_time(), false);
+        // From here on, a new owner goes on with this: all that is locked goes.
+        store_word(&self.view, word::CLEARING, version);
+        self.view.fence_release();
         for shard in &shards {
             self.each_slot(*shard, |cell| {
                 let ObjectAddress { place, incarnation } = TableSlot(cell.load(Ordering::Relaxed)).address();
-                cell.store(0, Ordering::Relaxed);
+                set(cell, 0);
                 if let Some((unit, ..)) = self.view.slot(place) {
-                    let shape =
-                        ObjectShape { incarnation: incarnation.wrapping_add(1), ..ObjectShape::default() };
-                    unit.store(1, shape.to_word());
+                    unit.store(1, ObjectShape::free_after(incarnation).to_word());
                     unlock(unit, version);
                     self.blocks.give_back(&self.view, place);
                 }
@@ -192,6 +194,7 @@ impl StoreCore {
                 keys.store(0, Ordering::Relaxed);
             }
         }
+        store_word(&self.view, word::CLEARING, 0);
         self.tallies.keys.store(0, Ordering::Relaxed);
         count(&self.tallies.commits, 1);
         Ok(())
@@ -215,7 +218,7 @@ impl StoreCore {
 
     /// Checks that what is allocated can be reached, and the reverse.
     pub(crate) fn audit(&self) -> Result<(), StoreError> {
-        let _alone = self.alone();
+        let _alone = self.gate.alone();
         let damaged = |text: String| Err(StoreError::Damaged(text));
         let mut keys = 0;
         let mut wrong = None;

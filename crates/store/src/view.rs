@@ -110,6 +110,11 @@ impl ObjectPayload<'_> {
 impl StoreView {
     pub(crate) fn new(words: StoreWords) -> Result<Self, StoreError> {
         let layout = layout::read_layout(&words)?;
+        Self::with_layout(words, layout)
+    }
+
+    /// Addresses a memory whose layout is known, and whose own words are there.
+    pub(crate) fn with_layout(words: StoreWords, layout: StoreLayout) -> Result<Self, StoreError> {
         let mut view = Self { words, layout, hash_seed: 0 };
         view.words.set_committed(view.load(word::COMMITTED));
         if view.words.words(0, layout.blocks_place as usize / 8).is_none() {
@@ -263,6 +268,11 @@ impl StoreView {
             }
         }
         Err(StoreError::Contended)
+    }
+
+    /// Orders what was stored before this before what is stored after it.
+    pub(crate) fn fence_release(&self) {
+        fence(Ordering::Release);
     }
 
     /// Orders what was read before this before what is read after it.

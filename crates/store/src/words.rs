@@ -14,9 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use caravan_segment::{Segment, SegmentView, SharedSlice};
 
 use crate::error::StoreError;
-
-/// The bytes that any reader may look at before it knows how many there are.
-const FIRST_PAGE_BYTES: u64 = 4096;
+use crate::layout::FIRST_PAGE_BYTES;
 
 /// The memory of a store, mapped by its owner or, without the right to write, by a reader.
 #[derive(Debug)]

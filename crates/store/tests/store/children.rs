@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use caravan_store::faults::{PlantedFault, plant};
 
-use crate::{fixed, hunter, owner, threads};
+use crate::{cuts, fixed, hunter, kills, owner, threads};
 
 const ROLE: &str = "CARAVAN_STORE_TEST_ROLE";
 const FAULT: &str = "CARAVAN_STORE_TEST_FAULT";
@@ -19,6 +19,11 @@ const FAULTS: &[PlantedFault] = &[
     PlantedFault::NoRevalidation,
     PlantedFault::HastyAbsence,
     PlantedFault::UnjoinedBuckets,
+    PlantedFault::NoRecord,
+    PlantedFault::NoRedo,
+    PlantedFault::RedoAlways,
+    PlantedFault::RecordOfAnyTime,
+    PlantedFault::LeakedReservation,
 ];
 
 /// What a role does: with the descriptor of its parent's store, and whether a fault is planted.
@@ -32,6 +37,10 @@ const ROLES: &[(&str, Role)] = &[
     ("claims", threads::claim_keys),
     ("counts", threads::count_up),
     ("owner", owner::own),
+    ("cuts", cuts::cut_commits),
+    ("newer", cuts::cut_then_write),
+    ("mixture", cuts::mix_records),
+    ("kills", kills::work),
 ];
 
 /// A started process, killed when it is dropped.
@@ -55,12 +64,22 @@ impl Drop for Running {
 }
 
 pub fn start(role: &str, fault: Option<PlantedFault>, descriptor: OwnedFd) -> Running {
+    start_with_output(role, fault, descriptor, Stdio::null())
+}
+
+/// Starts a role that gets another descriptor as its output.
+pub fn start_with_output(
+    role: &str,
+    fault: Option<PlantedFault>,
+    descriptor: OwnedFd,
+    output: impl Into<Stdio>,
+) -> Running {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
         .args(["--ignored", "--exact", "children::child", "--quiet", "--nocapture"])
         .env(ROLE, role)
-        .stdin(descriptor);
-    command.stdout(Stdio::null());
+        .stdin(descriptor)
+        .stdout(output);
     if let Some(fault) = fault {
         command.env(FAULT, format!("{fault:?}")).stderr(Stdio::null());
     }

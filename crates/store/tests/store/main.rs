@@ -2,11 +2,14 @@
 
 mod basics;
 mod children;
+mod cuts;
 mod fixed;
 mod growth;
 mod hunter;
+mod kills;
 mod litmus;
 mod memory;
 mod model;
 mod owner;
+mod restart;
 mod threads;

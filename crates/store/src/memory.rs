@@ -1,0 +1,108 @@
+//! How an owner comes to its memory: it makes a store in an empty file, or takes over the store that is there.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use caravan_segment::Segment;
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::blocks::store_word;
+use crate::error::StoreError;
+use crate::layout::{BLOCK_BYTES, FIRST_PAGE_BYTES, MAGIC, MAGIC_UNFINISHED, StoreLayout, word};
+use crate::options::StoreOptions;
+use crate::protocol::UnitWords;
+use crate::view::StoreView;
+use crate::words::StoreWords;
+
+/// The memory of a store in the process that owns it.
+pub(crate) struct OwnedMemory {
+    pub(crate) segment: Arc<Segment>,
+    pub(crate) view: StoreView,
+    /// Keeps other owners out while it is open.
+    pub(crate) ownership: OwnedFd,
+    /// There is no store in it yet; [`finish`] says when there is one.
+    pub(crate) is_new: bool,
+}
+
+impl OwnedMemory {
+    pub(crate) fn open(memory: OwnedFd, options: &StoreOptions) -> Result<Self, StoreError> {
+        let ownership = own(&memory)?;
+        let mut page = [0; FIRST_PAGE_BYTES as usize];
+        let length =
+            rustix::io::pread(&memory, &mut page, 0).map_err(|error| StoreError::system("pread", error))?;
+        let page_word = |place: u64| {
+            let bytes = page[place as usize..].first_chunk::<8>().copied();
+            u64::from_ne_bytes(bytes.unwrap_or_default())
+        };
+        let layout = StoreLayout::of(options.memory_bytes);
+        let is_new = match page_word(word::MAGIC) {
+            MAGIC => false,
+            MAGIC_UNFINISHED => true,
+            _ if page[..length].iter().all(|byte| *byte == 0) => true,
+            _ => return Err(StoreError::NotAStore("it is not empty, and is no store of this version")),
+        };
+        if !is_new && page_word(word::REGION_BYTES) != options.memory_bytes {
+            return Err(StoreError::Options(format!(
+                "memory_bytes is {}, and the store was made with {}: give it that number again",
+                options.memory_bytes,
+                page_word(word::REGION_BYTES)
+            )));
+        }
+        let committed_bytes = if is_new { 0 } else { page_word(word::COMMITTED) };
+        let is_whole = committed_bytes <= layout.region_bytes()
+            && committed_bytes.checked_sub(layout.blocks_place).is_some_and(|bytes| bytes % BLOCK_BYTES == 0);
+        if !is_new && !is_whole {
+            let text = format!("{committed_bytes} bytes are said to be in use");
+            return Err(StoreError::Damaged(text));
+        }
+        let segment = Segment::adopt(memory, layout.region_bytes(), committed_bytes);
+        let segment = Arc::new(segment.map_err(|error| match error {
+            caravan_segment::Error::Foreign(why) => StoreError::NotAStore(why),
+            error => error.into(),
+        })?);
+        if is_new {
+            begin(&segment, &layout, options.memory_bytes)?;
+        }
+        let view = StoreView::with_layout(StoreWords::of_owner(&segment)?, layout)?;
+        Ok(Self { segment, view, ownership, is_new })
+    }
+}
+
+/// Locks the memory against other owners, for as long as the returned descriptor is open: it was opened anew, so
+/// that the lock is not shared with whoever passed `memory` on, and ends with this process.
+fn own(memory: &OwnedFd) -> Result<OwnedFd, StoreError> {
+    let path = format!("/proc/self/fd/{}", memory.as_raw_fd());
+    let ownership = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|error| StoreError::system("open(/proc/self/fd)", error))?;
+    match rustix::fs::flock(&ownership, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(ownership),
+        Err(Errno::WOULDBLOCK) => Err(StoreError::Owned),
+        Err(error) => Err(StoreError::system("flock", error)),
+    }
+}
+
+/// Makes the words of an empty store, without a block. Whoever finds them unfinished begins again.
+fn begin(segment: &Arc<Segment>, layout: &StoreLayout, memory_bytes: u64) -> Result<(), StoreError> {
+    segment.grow(layout.blocks_place)?;
+    let words = StoreWords::of_owner(segment)?;
+    let mut seed = [0; 8];
+    rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
+        .map_err(|error| StoreError::system("getrandom", error))?;
+    let words = words.words(0, layout.blocks_place as usize / 8);
+    let words = words.ok_or(StoreError::NotAStore("it is too small"))?;
+    words.publish(MAGIC_UNFINISHED);
+    (1..words.len()).for_each(|index| words.store(index, 0));
+    words.store(word::REGION_BYTES as usize / 8, memory_bytes);
+    words.store(word::HASH_SEED as usize / 8, u64::from_ne_bytes(seed));
+    words[word::COMMITTED as usize / 8].store(layout.blocks_place, Ordering::Release);
+    Ok(())
+}
+
+/// Says that the memory holds a store.
+pub(crate) fn finish(view: &StoreView) {
+    // Pairs with the acquire fence of a lookup's first step, and with the fork or message by which a reader
+    // learns of the memory.
+    store_word(view, word::MAGIC, MAGIC);
+}

@@ -1,0 +1,85 @@
+//! A store whose owner ends, and another owner that takes over its memory.
+
+use std::io::Read;
+use std::os::fd::OwnedFd;
+
+use caravan_store::{Reader, Store, StoreError, StoreOptions};
+
+const MEMORY: u64 = 64 << 20;
+
+fn open(memory: &OwnedFd) -> Result<Store, StoreError> {
+    Store::open(memory.try_clone().unwrap(), StoreOptions::new(MEMORY))
+}
+
+fn key(number: u32) -> [u8; 4] {
+    number.to_ne_bytes()
+}
+
+fn value(number: u32) -> Vec<u8> {
+    vec![number as u8; (number as usize * 7919) % 3000]
+}
+
+#[test]
+fn what_was_written_is_there_after_a_restart() {
+    let memory = Store::new_memory("restart").unwrap();
+    let mut store = open(&memory).unwrap();
+    let reader = Reader::open(store.reader_descriptor().unwrap()).unwrap();
+    let object = store.transaction(|tx| tx.alloc(b"object", None)).unwrap();
+    store.publish_now(77);
+    // Enough keys to split shards and to fill several classes.
+    for number in 0..12_000 {
+        store.put(&key(number), &value(number % 300)).unwrap();
+        if number % 3000 == 2999 {
+            let before = store.counts();
+            let version = store.version(&key(number)).unwrap().to_u64();
+            drop(store);
+            store = open(&memory).unwrap();
+            store.audit().unwrap();
+            let after = store.counts();
+            assert_eq!((after.keys, after.used_bytes), (before.keys, before.used_bytes));
+            // No version comes again.
+            store.put(b"other", b"").unwrap();
+            assert!(store.version(b"other").unwrap().to_u64() > version);
+            assert!(store.delete(b"other").unwrap());
+        }
+    }
+    for number in 0..12_000 {
+        let found = reader.get(&key(number)).unwrap();
+        assert_eq!(found, Some(value(number % 300)));
+        assert_eq!(found, store.get(&key(number)).unwrap());
+    }
+    assert_eq!((store.read(object).unwrap(), store.now_ms()), (b"object".to_vec(), 77));
+    store.transaction(|tx| tx.free(object)).unwrap();
+    store.audit().unwrap();
+}
+
+#[test]
+fn a_memory_has_one_owner() {
+    let memory = Store::new_memory("restart").unwrap();
+    let store = open(&memory).unwrap();
+    assert!(matches!(open(&memory), Err(StoreError::Owned)));
+    drop(store);
+    open(&memory).unwrap();
+}
+
+#[test]
+fn what_is_no_memory_of_this_store_is_refused() {
+    let memory = Store::new_memory("restart").unwrap();
+    open(&memory).unwrap().put(b"k", b"v").unwrap();
+    let other = Store::open(memory.try_clone().unwrap(), StoreOptions::new(MEMORY / 2));
+    let Err(StoreError::Options(text)) = other else { panic!("{other:?}") };
+    assert!(text.contains(&MEMORY.to_string()), "{text}");
+    // Nothing happened to it.
+    assert_eq!(open(&memory).unwrap().get(b"k").unwrap().unwrap(), b"v");
+    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    assert!(matches!(open(&file.into()), Err(StoreError::NotAStore(_))));
+    let foreign = Store::new_memory("foreign").unwrap();
+    rustix::io::write(&foreign, b"something else").unwrap();
+    assert!(matches!(open(&foreign), Err(StoreError::NotAStore(_))));
+    let mut bytes = Vec::new();
+    std::fs::File::open(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&foreign)))
+        .unwrap()
+        .read_to_end(&mut bytes)
+        .unwrap();
+    assert_eq!(bytes, b"something else");
+}
