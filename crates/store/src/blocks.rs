@@ -145,7 +145,7 @@ impl Blocks {
         near: Option<ObjectAddress>,
     ) -> Result<ObjectAddress, StoreError> {
         let bytes = HEADER_BYTES + payload;
-        let class = class_for(bytes).ok_or(StoreError::ValueTooLong { bytes: payload })?;
+        let class = class_for(bytes).ok_or(StoreError::ObjectTooLong { bytes: payload })?;
         let mut state = self.state();
         let near = near.and_then(|near| view.layout.block_of(near.place));
         if let Some(place) = near.and_then(|(block, _)| state.take_in(view, block as u32, class)) {
@@ -156,7 +156,7 @@ impl Blocks {
         }
         if let Some(block) = self.new_block(&mut state, view, BlockClass::Objects(class))? {
             state.offer(block);
-        } else if state.empty_block(class).is_some() {
+        } else if state.empty_block(view, class).is_some() {
             // `change_empty_block` gives it this class.
             return Err(self.full_with(&state, bytes as u64));
         }
@@ -174,7 +174,7 @@ impl Blocks {
         count: u32,
     ) -> Result<ObjectAddress, StoreError> {
         let bytes = HEADER_BYTES + payload;
-        let class = class_for(bytes).ok_or(StoreError::ValueTooLong { bytes: payload })?;
+        let class = class_for(bytes).ok_or(StoreError::ObjectTooLong { bytes: payload })?;
         let stride = u64::from(CLASS_BYTES[usize::from(class)]);
         let mut state = self.state();
         let mut run = state.take_run(class, count);
@@ -205,8 +205,8 @@ impl Blocks {
     }
 
     /// Tells whether [`change_empty_block`](Self::change_empty_block) would find a block.
-    pub(crate) fn has_empty_block(&self, bytes: usize) -> bool {
-        class_for(bytes).is_some_and(|class| self.state().empty_block(class).is_some())
+    pub(crate) fn has_empty_block(&self, view: &StoreView, bytes: usize) -> bool {
+        class_for(bytes).is_some_and(|class| self.state().empty_block(view, class).is_some())
     }
 
     /// Gives an empty block of another class to the class of objects with `bytes` bytes, header included, and
@@ -215,7 +215,7 @@ impl Blocks {
     pub(crate) fn change_empty_block(&self, view: &StoreView, bytes: usize) -> bool {
         let mut state = self.state();
         let Some(class) = class_for(bytes) else { return false };
-        let Some(block) = state.empty_block(class) else { return false };
+        let Some(block) = state.empty_block(view, class) else { return false };
         state.change_class(view, block, class);
         state.offer(block);
         true
@@ -413,13 +413,17 @@ impl BlocksState {
         blocks.into_iter().find_map(|(index, block)| Some((index as u32, block.take_run(count)?)))
     }
 
-    /// Returns a block of another class than `class` in which nothing is in use.
-    fn empty_block(&self, class: u8) -> Option<u32> {
+    /// Returns a block of another class than `class` in which nothing is in use: the one whose class has changed
+    /// least often, so that two classes which both need blocks do not take one from each other.
+    fn empty_block(&self, view: &StoreView, class: u8) -> Option<u32> {
         let is_empty = |block: &MemoryBlock| {
             let is_other = !matches!(block.class, BlockClass::Objects(own) if own == class);
             block.used_count == 0 && block.class != BlockClass::Shards && is_other
         };
-        self.blocks.iter().position(is_empty).map(|block| block as u32)
+        let empty = (0..).zip(&self.blocks).filter(|(_, block)| is_empty(block)).map(|(index, _)| index);
+        empty.min_by_key(|index| {
+            BlockWord::from_word(view.load(view.layout.class_place(u64::from(*index)))).changes
+        })
     }
 
     fn offer(&mut self, block: u32) {

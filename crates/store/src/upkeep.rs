@@ -22,7 +22,7 @@ impl StoreCore {
     /// it from each other for ever.
     pub(crate) fn make_room(&self, bytes: u64, attempt: u32) -> Result<(), StoreError> {
         let object_bytes = bytes as usize;
-        if attempt < ROOM_ATTEMPTS_MAX && self.blocks.has_empty_block(object_bytes) {
+        if attempt < ROOM_ATTEMPTS_MAX && self.blocks.has_empty_block(&self.view, object_bytes) {
             let _alone = self.gate.alone();
             if self.blocks.change_empty_block(&self.view, object_bytes) {
                 return Ok(());
@@ -47,7 +47,9 @@ impl StoreCore {
                 return true;
             }
             block = Some(at);
-            let Some((key, head)) = self.key_at(place) else { continue };
+            let owner = self.key_at(place).map(|(key, head)| (key, place, head));
+            let owner = owner.or_else(|| self.view.owner_of_section(place));
+            let Some((key, place, head)) = owner else { continue };
             let is_expired = head.is_expired(self.view.now_ms());
             if class.is_some() && self.touched.clear(place) && !is_expired {
                 continue;
@@ -170,6 +172,9 @@ impl StoreCore {
             self.each_slot(*shard, |cell| {
                 let place = TableSlot(cell.load(Ordering::Relaxed)).address().place;
                 is_locked &= self.view.slot(place).is_some_and(|(unit, ..)| lock(unit, unit.load(0)));
+                for (_, section) in self.view.section_units(place) {
+                    is_locked &= lock(section, section.load(0));
+                }
             });
         }
         debug_assert!(is_locked, "somebody holds a lock while the gate is held alone");
@@ -181,10 +186,12 @@ impl StoreCore {
             self.each_slot(*shard, |cell| {
                 let ObjectAddress { place, incarnation } = TableSlot(cell.load(Ordering::Relaxed)).address();
                 set(cell, 0);
-                if let Some((unit, ..)) = self.view.slot(place) {
-                    unit.store(1, ObjectShape::free_after(incarnation).to_word());
+                let head =
+                    self.view.slot(place).map(|(unit, ..)| (ObjectAddress { place, incarnation }, unit));
+                for (address, unit) in self.view.section_units(place).into_iter().chain(head) {
+                    unit.store(1, ObjectShape::free_after(address.incarnation).to_word());
                     unlock(unit, version);
-                    self.blocks.give_back(&self.view, place);
+                    self.blocks.give_back(&self.view, address.place);
                 }
             });
             for unit in self.lines(*shard).skip(1) {
@@ -280,21 +287,44 @@ impl StoreCore {
         }
     }
 
+    /// Checks the sections of a key's value, and returns how many there are.
+    fn audit_sections(&self, place: u64, head: &ObjectHead) -> Result<usize, StoreError> {
+        let sections = self.view.sections_of(place, head)?;
+        for section in &sections {
+            let found = self.view.object_at(*section, |_| ());
+            if !matches!(found, Ok(Some((head, ()))) if head.shape.has(ObjectShape::SECTION)) {
+                return Err(StoreError::Damaged(format!(
+                    "a long value lists {section}, where no section is"
+                )));
+            }
+        }
+        Ok(sections.len())
+    }
+
     /// Checks that each place in use is that of a key, a bucket of a chain, or an object without a key.
     fn audit_places(&self, keys: u64, chains: u64) -> Result<(), StoreError> {
         let (mut keyed, mut chained) = (0, 0);
+        let (mut sections, mut listed) = (0, 0);
         let (mut block, mut slot) = (0, 0);
         while let Some((place, next_block, next_slot)) = self.blocks.next_used(&self.view, block, slot, None)
         {
             (block, slot) = (next_block, next_slot);
             match self.view.object(place, |_| ()) {
-                Ok(AtPlace::Object((head, ()))) if head.shape.has(ObjectShape::KEYED) => keyed += 1,
+                Ok(AtPlace::Object((head, ()))) if head.shape.has(ObjectShape::KEYED) => {
+                    keyed += 1;
+                    listed += self.audit_sections(place, &head)?;
+                }
+                Ok(AtPlace::Object((head, ()))) if head.shape.has(ObjectShape::SECTION) => sections += 1,
                 Ok(AtPlace::Object((head, ()))) if head.shape.has(ObjectShape::CHAIN) => chained += 1,
                 Ok(AtPlace::Object(_)) => {}
                 other => {
                     return Err(StoreError::Damaged(format!("{place:#x} is in use and holds {other:?}")));
                 }
             }
+        }
+        if sections != listed {
+            let text = format!("{sections} sections of long values are in use, and {listed} are listed");
+            return Err(StoreError::Damaged(text));
         }
         if (keyed, chained) != (keys, chains) {
             let text = format!(
