@@ -22,6 +22,15 @@ pub enum StoreError {
         /// The number of bytes in the value.
         bytes: usize,
     },
+    /// The bytes for an object are more than an object may have.
+    #[error(
+        "the object would have {bytes} bytes; the limit is {}: use several objects, or a key",
+        limits::OBJECT_BYTES_MAX
+    )]
+    ObjectTooLong {
+        /// The number of bytes.
+        bytes: usize,
+    },
     /// The store's memory is used up, and its options forbid eviction or nothing can be evicted.
     #[error(
         "the store is full: {used_bytes} of {memory_bytes} bytes are in use, and {needed_bytes} more are needed; delete keys, give it more memory, or let it evict"

@@ -23,6 +23,7 @@ pub mod protocol;
 mod reader;
 mod recovery;
 mod scan;
+mod sections;
 mod split;
 mod store;
 mod table;

@@ -6,9 +6,12 @@ use std::time::Duration;
 /// in the same object as its value, so a key is kept far below a block.
 pub const KEY_BYTES_MAX: usize = 32 << 10;
 
-/// The largest number of bytes in a value: with the longest key and its header it fits in one block of
-/// memory.
-pub const VALUE_BYTES_MAX: usize = (1 << 20) - (34 << 10);
+/// The largest number of bytes in a value, as in Redis. The memory of the store may allow less.
+pub const VALUE_BYTES_MAX: usize = 512 << 20;
+
+/// The largest number of bytes in an object without a key, and in a section of a long value: with the longest key
+/// and its header it fits in one block of memory. A value of more bytes has several sections.
+pub const OBJECT_BYTES_MAX: usize = (1 << 20) - (34 << 10);
 
 /// The smallest memory of a store: room for the directory, one part of the table, and some blocks of objects.
 pub const MEMORY_BYTES_MIN: u64 = 8 << 20;

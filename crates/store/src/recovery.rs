@@ -125,7 +125,7 @@ impl StoreCore {
             let clearing = self.view.load(word::CLEARING);
             if clearing != 0 && version::is_allocated(version) {
                 // Its key goes. Maybe its shape says so already.
-                if shape.has(ObjectShape::KEYED) {
+                if shape.has(ObjectShape::KEYED) || shape.has(ObjectShape::SECTION) {
                     unit.store(1, ObjectShape::free_after(shape.incarnation).to_word());
                 }
                 version = clearing;

@@ -260,7 +260,7 @@ impl Store {
                     }
                     Err(StoreError::Conflict) => retry = Some(RetryCause::Conflict),
                     Err(StoreError::Full { needed_bytes, .. }) => {
-                        retry = Some(RetryCause::Room(needed_bytes))
+                        retry = Some(RetryCause::Room { bytes: needed_bytes, objects: 1 })
                     }
                     Err(error) => return Err(error.into()),
                 }
@@ -268,8 +268,10 @@ impl Store {
                 drop((tx, alone));
             }
             match retry {
-                Some(RetryCause::Room(bytes)) => {
+                Some(RetryCause::Room { bytes, objects }) => {
                     self.core.make_room(bytes, rooms)?;
+                    let mut more = 1..objects;
+                    while more.next().is_some() && self.core.make_room(bytes, rooms).is_ok() {}
                     rooms += 1;
                 }
                 _ => {
@@ -376,8 +378,8 @@ impl Store {
 }
 
 fn zeroes(bytes: usize) -> Result<Vec<u8>, StoreError> {
-    if bytes > limits::VALUE_BYTES_MAX {
-        return Err(StoreError::ValueTooLong { bytes });
+    if bytes > limits::OBJECT_BYTES_MAX {
+        return Err(StoreError::ObjectTooLong { bytes });
     }
     Ok(vec![0; bytes])
 }

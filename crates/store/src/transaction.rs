@@ -14,10 +14,12 @@ use crate::entry::{EntryHead, KeyVersion, ObjectAddress, StoreEntry};
 use crate::error::StoreError;
 use crate::faults::{PlantedFault, is_planted};
 use crate::gate::CommitLane;
-use crate::image::{ObjectImage, check_key};
-use crate::layout::{HEADER_BYTES, ObjectShape, version};
-use crate::limits::{READ_ATTEMPTS, TRANSACTION_OPERATIONS_MAX};
+use crate::image::{ObjectImage, check_key, check_value};
+use crate::layout::{HEADER_BYTES, LONG_KEY, ObjectShape, version};
+use crate::limits::{OBJECT_BYTES_MAX, READ_ATTEMPTS, TRANSACTION_OPERATIONS_MAX, VALUE_BYTES_MAX};
 use crate::owner::StoreCore;
+use crate::protocol::Unsettled;
+use crate::sections::SectionList;
 use crate::table::LocatedKey;
 use crate::view::StoreView;
 
@@ -36,8 +38,11 @@ pub struct Transaction<'s> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RetryCause {
     Conflict,
-    /// An object of so many bytes had no room.
-    Room(u64),
+    /// So many objects of so many bytes had no room.
+    Room {
+        bytes: u64,
+        objects: usize,
+    },
 }
 
 /// What a transaction has read.
@@ -89,6 +94,10 @@ impl ReadSet {
                     let (place, version) = (address.place, head.version);
                     self.record(view, ReadRecord { place, version, kind: UnitKind::Object })?;
                     let is_there = !head.is_expired(view.now_ms());
+                    if copy && head.shape.has(ObjectShape::LONG_VALUE) {
+                        let list = std::mem::take(&mut value);
+                        view.copy_sections(&list, &mut value).map_err(|Unsettled| StoreError::Conflict)?;
+                    }
                     return Ok(is_there.then_some(StoreEntry { value, head: head.entry() }));
                 }
                 Ok((LocatedKey::Absent { home, version }, _)) => {
@@ -162,7 +171,9 @@ impl<'s> Transaction<'s> {
     fn noted<T>(&mut self, result: Result<T, StoreError>) -> Result<T, StoreError> {
         match &result {
             Err(StoreError::Conflict) => self.retry = Some(RetryCause::Conflict),
-            Err(StoreError::Full { needed_bytes, .. }) => self.retry = Some(RetryCause::Room(*needed_bytes)),
+            Err(StoreError::Full { needed_bytes, .. }) => {
+                self.retry = Some(RetryCause::Room { bytes: *needed_bytes, objects: 1 })
+            }
             _ => {}
         }
         result
@@ -179,7 +190,11 @@ impl<'s> Transaction<'s> {
         match self.writes.keys.get(key) {
             Some(image) => Ok(image.as_ref().map(|image| {
                 let head = EntryHead { version: KeyVersion::ABSENT, expires_at_ms: image.expires_at_ms() };
-                StoreEntry { value: image.value(key.len()).to_vec(), head }
+                let value = match image.is_long_value() {
+                    true => self.own_sections(image.value(key.len()), key.len()),
+                    false => image.value(key.len()).to_vec(),
+                };
+                StoreEntry { value, head }
             })),
             None => {
                 let read = self.snapshot.key(&self.core.view, key, true);
@@ -208,10 +223,84 @@ impl<'s> Transaction<'s> {
         value: &[u8],
         expires_at_ms: Option<u64>,
     ) -> Result<(), StoreError> {
-        let image = ObjectImage::of_key(key, value, expires_at_ms)?;
+        check_value(value)?;
         self.check_size()?;
-        self.writes.keys.insert(key.to_vec(), Some(image));
+        let image = match value.len() > OBJECT_BYTES_MAX {
+            true => self.put_sections(key, value, expires_at_ms)?,
+            false => ObjectImage::of_key(key, value, expires_at_ms)?,
+        };
+        self.write_key(key, Some(image));
         Ok(())
+    }
+
+    /// Writes the sections of a long value, and returns the object of its key.
+    fn put_sections(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        expires_at_ms: Option<u64>,
+    ) -> Result<ObjectImage, StoreError> {
+        check_key(key)?;
+        self.require_room(value.len())?;
+        let mut list = SectionList { value_bytes: value.len() as u64, sections: Vec::new() };
+        let count = value.len().div_ceil(OBJECT_BYTES_MAX);
+        let head_bytes = if key.len() < usize::from(LONG_KEY) { key.len() } else { 8 + key.len() };
+        // All places first: to find out that there is no room takes no copies.
+        for part in value.chunks(OBJECT_BYTES_MAX) {
+            match self.core.blocks.reserve(&self.core.view, head_bytes + part.len(), None) {
+                Ok(section) => list.sections.push(section),
+                Err(error) => {
+                    let objects = count - list.sections.len();
+                    let places = list.sections.into_iter().map(|section| section.place);
+                    places.for_each(|place| self.core.blocks.give_back(&self.core.view, place));
+                    let error = self.noted::<ObjectImage>(Err(error));
+                    if let Some(RetryCause::Room { bytes, .. }) = self.retry {
+                        self.retry = Some(RetryCause::Room { bytes, objects });
+                    }
+                    return error;
+                }
+            }
+        }
+        self.reserved.extend(list.sections.iter().map(|section| section.place));
+        for (section, part) in list.sections.iter().zip(value.chunks(OBJECT_BYTES_MAX)) {
+            let image = ObjectImage::of_section(key, part)?;
+            self.writes.objects.insert(*section, ObjectWrite::New(image));
+        }
+        ObjectImage::of_long_value(key, &list.to_bytes(), expires_at_ms)
+    }
+
+    /// Fails if a value of so many bytes is too long for this store, before memory is spent on it:
+    /// [`StoreError::ValueTooLong`], or [`StoreError::Full`] if it is larger than the store's whole memory.
+    pub fn require_room(&self, value_bytes: usize) -> Result<(), StoreError> {
+        if value_bytes > VALUE_BYTES_MAX {
+            return Err(StoreError::ValueTooLong { bytes: value_bytes });
+        }
+        if value_bytes as u64 > self.core.blocks.memory_bytes() {
+            return Err(self.core.blocks.full(value_bytes as u64));
+        }
+        Ok(())
+    }
+
+    /// Returns a long value that this transaction has put.
+    fn own_sections(&self, list: &[u8], key_bytes: usize) -> Vec<u8> {
+        let mut value = Vec::new();
+        for section in SectionList::from_bytes(list).sections {
+            if let Some(ObjectWrite::New(image)) = self.writes.objects.get(&section) {
+                value.extend_from_slice(image.value(key_bytes));
+            }
+        }
+        value
+    }
+
+    /// Notes what becomes of a key, instead of what was noted before.
+    fn write_key(&mut self, key: &[u8], image: Option<ObjectImage>) {
+        let before = self.writes.keys.insert(key.to_vec(), image).flatten();
+        let Some(before) = before.filter(ObjectImage::is_long_value) else { return };
+        for section in SectionList::from_bytes(before.value(key.len())).sections {
+            self.writes.objects.remove(&section);
+            self.reserved.retain(|place| *place != section.place);
+            self.core.blocks.give_back(&self.core.view, section.place);
+        }
     }
 
     /// Deletes `key`, and returns whether it existed.
@@ -224,7 +313,7 @@ impl<'s> Transaction<'s> {
             }
         };
         self.check_size()?;
-        self.writes.keys.insert(key.to_vec(), None);
+        self.write_key(key, None);
         Ok(existed)
     }
 
@@ -379,7 +468,8 @@ impl<'s> Transaction<'s> {
                 let read = self.snapshot.object(&self.core.view, address);
                 let (shape, _) = self.noted(read)?;
                 self.check_size()?;
-                let is_owned = !shape.has(ObjectShape::KEYED) && !shape.has(ObjectShape::CHAIN);
+                let others = ObjectShape::KEYED | ObjectShape::CHAIN | ObjectShape::SECTION;
+                let is_owned = shape.flags & others == 0;
                 if is_owned { Ok(()) } else { Err(StoreError::Keyed(address)) }
             }
         }

@@ -35,6 +35,12 @@ impl ObjectHead {
         EntryHead { version: KeyVersion(self.version), expires_at_ms: self.expires_at_ms }
     }
 
+    /// Tells whether the value is all in this object, and never expires.
+    #[inline]
+    pub(crate) fn has_plain_value(&self) -> bool {
+        self.expires_at_ms.is_none() && !self.shape.has(ObjectShape::LONG_VALUE)
+    }
+
     pub(crate) fn is_expired(&self, now_ms: u64) -> bool {
         self.expires_at_ms.is_some_and(|at| at <= now_ms)
     }
@@ -200,6 +206,15 @@ impl StoreView {
         match read {
             Ok((_, Some(at))) if same_class => Ok(at),
             _ => Err(Unsettled),
+        }
+    }
+
+    /// Appends the value in the object at `place`, which the caller has locked or nobody writes.
+    pub(crate) fn locked_value(&self, place: u64, to: &mut Vec<u8>) {
+        let Some((unit, ..)) = self.slot(place) else { return };
+        let shape = ObjectShape::from_word(unit.load(1));
+        if shape.has(ObjectShape::LONG_VALUE) {
+            ObjectPayload { words: &unit[HEADER_WORDS..], shape }.copy_value(to);
         }
     }
 

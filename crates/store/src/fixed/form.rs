@@ -47,14 +47,6 @@ fn set_word(bytes: &mut [u8], index: usize, value: u64) {
     bytes[8 * index..8 * index + 8].copy_from_slice(&value.to_ne_bytes());
 }
 
-pub(crate) fn address_from_word(word: u64) -> ObjectAddress {
-    ObjectAddress { place: word & ((1 << 40) - 1), incarnation: (word >> 40) as u16 }
-}
-
-pub(crate) fn address_to_word(address: ObjectAddress) -> u64 {
-    u64::from(address.incarnation) << 40 | address.place
-}
-
 /// The bytes of a key and of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PairForm {
@@ -117,7 +109,7 @@ impl FixedHead {
             depth: (shape >> 56) as u32,
             buckets: shape >> 32 & 0xff_ffff,
             stride: shape & 0xffff_ffff,
-            directory: address_from_word(word(bytes, 4)),
+            directory: ObjectAddress::from_word(word(bytes, 4)),
         };
         let least = HEADER_BYTES + head.form.bucket_bytes(BUCKET_SLOTS);
         let is_sound = word(bytes, 0) == MAGIC
@@ -131,7 +123,7 @@ impl FixedHead {
     pub(crate) fn to_bytes(self) -> Vec<u8> {
         let sizes = (self.form.key_bytes as u64) << 32 | self.form.value_bytes as u64;
         let shape = u64::from(self.depth) << 56 | self.buckets << 32 | self.stride;
-        let words = [MAGIC, sizes, self.seed, shape, address_to_word(self.directory)];
+        let words = [MAGIC, sizes, self.seed, shape, self.directory.to_word()];
         words.iter().flat_map(|word| word.to_ne_bytes()).collect()
     }
 
@@ -165,11 +157,11 @@ pub(crate) struct FixedShard {
 
 impl FixedShard {
     pub(crate) fn from_word(word: u64) -> Self {
-        Self { first: address_from_word(word & ((1 << 56) - 1)), depth: (word >> 56) as u32 }
+        Self { first: ObjectAddress::from_word(word & ((1 << 56) - 1)), depth: (word >> 56) as u32 }
     }
 
     pub(crate) fn to_word(self) -> u64 {
-        u64::from(self.depth) << 56 | address_to_word(self.first)
+        u64::from(self.depth) << 56 | self.first.to_word()
     }
 }
 
@@ -237,7 +229,7 @@ impl<B: AsRef<[u8]>> FixedBucket<B> {
 
     /// Returns the first object of the chain, or the next one.
     pub(crate) fn chain(&self) -> Option<ObjectAddress> {
-        Some(word(self.as_bytes(), 2)).filter(|word| *word != 0).map(address_from_word)
+        Some(word(self.as_bytes(), 2)).filter(|word| *word != 0).map(ObjectAddress::from_word)
     }
 
     /// Tells whether the chain may hold a key with this hash.
@@ -295,7 +287,7 @@ impl FixedBucket<Vec<u8>> {
     }
 
     pub(crate) fn set_chain(&mut self, chain: Option<ObjectAddress>) {
-        set_word(&mut self.bytes, 2, chain.map_or(0, address_to_word));
+        set_word(&mut self.bytes, 2, chain.map_or(0, ObjectAddress::to_word));
     }
 
     /// Sets the filter of the chain: the bits of all hashes in it.

@@ -17,7 +17,7 @@ type Pair = (Vec<u8>, Vec<u8>);
 /// Makes an empty table of one shard, and returns its address.
 pub(crate) fn create(tx: &mut Transaction<'_>, form: PairForm) -> Result<ObjectAddress, StoreError> {
     let payload = form.bucket_bytes(BUCKET_SLOTS);
-    let class = class_for(HEADER_BYTES + payload).ok_or(StoreError::ValueTooLong { bytes: payload })?;
+    let class = class_for(HEADER_BYTES + payload).ok_or(StoreError::ObjectTooLong { bytes: payload })?;
     let stride = u64::from(CLASS_BYTES[usize::from(class)]);
     let buckets = (BLOCK_BYTES / stride).min(FIXED_SHARD_BUCKETS_MAX);
     let nowhere = ObjectAddress { place: 0, incarnation: 0 };

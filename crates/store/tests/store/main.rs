@@ -8,6 +8,7 @@ mod growth;
 mod hunter;
 mod kills;
 mod litmus;
+mod long_values;
 mod memory;
 mod model;
 mod owner;
