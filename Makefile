@@ -49,7 +49,7 @@ test-long: ## run the randomized tests for two or three hours
 	@scripts/bootstrap test
 	@$(MAKE) --no-print-directory build
 	@CARAVAN_SEEDS=500 CARAVAN_PIPE_CHAINS=200 CARAVAN_PIPE_ROUNDS=50 CARAVAN_PIPE_BYTES=500000000 \
-	    CARAVAN_KILLS=10000 CARAVAN_MOVES=10000 CARAVAN_REDIS_RUNS=200 scripts/test rust
+	    CARAVAN_KILLS=10000 CARAVAN_CUTS=2000 CARAVAN_MOVES=10000 CARAVAN_REDIS_RUNS=200 scripts/test rust
 	@CARAVAN_KILLS=1000 CARAVAN_RECONNECTS=10000 scripts/test ct
 	@[ "$$(uname -m)" != x86_64 ] || \
 	    { scripts/bootstrap verbs && CARAVAN_KILLS=32 CARAVAN_PULLS=16 tests/verbs/run nodes; }

@@ -63,10 +63,15 @@ pub(crate) fn equal(words: &[AtomicU64], start: usize, expected: &[u8]) -> bool 
 /// Stores `from` into the first words, the last of which is filled up with zeroes. The bytes fit.
 #[inline]
 pub(crate) fn copy_in(words: &[AtomicU64], from: &[u8]) {
-    for (word, chunk) in words.iter().zip(from.chunks(8)) {
-        let mut whole = [0; 8];
-        whole[..chunk.len()].copy_from_slice(chunk);
-        protocol::set(word, u64::from_ne_bytes(whole));
+    let chunks = from.chunks_exact(8);
+    let tail = chunks.remainder();
+    for (word, chunk) in words.iter().zip(chunks) {
+        protocol::set(word, u64::from_ne_bytes(chunk.try_into().unwrap_or_default()));
+    }
+    if !tail.is_empty() {
+        let mut last = [0; 8];
+        last[..tail.len()].copy_from_slice(tail);
+        protocol::set(&words[from.len() / 8], u64::from_ne_bytes(last));
     }
 }
 

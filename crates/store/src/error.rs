@@ -84,6 +84,39 @@ pub enum StoreError {
     /// The object belongs to a key, and is written by its key alone.
     #[error("the object at {0} belongs to a key: write it by its key")]
     Keyed(crate::ObjectAddress),
+    /// There is no such session.
+    #[error("the store has no such session: it was closed; open another one")]
+    NoSession,
+    /// There are as many sessions as there may be.
+    #[error(
+        "the store has {} sessions, which is the limit: close those of clients that are gone",
+        limits::SESSIONS_MAX
+    )]
+    TooManySessions,
+    /// The reply to a request has been acknowledged and forgotten, so whether to do it cannot be known.
+    #[error("request {request} is refused: the session has acknowledged all replies up to {acknowledged}")]
+    RequestForgotten {
+        /// The number of the request.
+        request: u64,
+        /// The number of the last request whose reply has been acknowledged.
+        acknowledged: u64,
+    },
+    /// The reply is longer than one that a session keeps.
+    #[error(
+        "the reply has {bytes} bytes; a session keeps at most {} of one: ask for less",
+        limits::REPLY_BYTES_MAX
+    )]
+    ReplyTooLong {
+        /// The number of bytes in the reply.
+        bytes: usize,
+    },
+    /// A session would keep more replies than it can.
+    #[error(
+        "the session keeps at most {} replies in {} bytes: acknowledge replies first",
+        limits::SESSION_REPLIES_MAX,
+        limits::SESSION_BYTES
+    )]
+    TooManyReplies,
     /// A fixed table cannot have pairs of these sizes.
     #[error(
         "a fixed table takes keys of at least 1 byte, and at most {} bytes for key and value together; these have {key_bytes} and {value_bytes}: put larger values under keys of the store",

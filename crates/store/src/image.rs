@@ -69,6 +69,11 @@ impl ObjectImage {
         Ok(Self { bytes: [&[0; HEAD], payload].concat(), key: 0, flags: 0, checksum: 0 })
     }
 
+    /// Returns the image of a session.
+    pub(crate) fn of_session(payload: &[u8]) -> Self {
+        Self { bytes: [&[0; HEAD], payload].concat(), key: 0, flags: ObjectShape::SESSION, checksum: 0 }
+    }
+
     /// Returns the bytes of the payload.
     pub(crate) fn payload(&self) -> &[u8] {
         &self.bytes[HEAD..]

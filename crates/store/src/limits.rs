@@ -33,6 +33,20 @@ pub const IN_PLACE_BYTES_MAX: usize = 1024;
 /// The private memory that a lane keeps between two commits.
 pub const RECORD_BUFFER_BYTES_MAX: usize = 64 << 10;
 
+/// The largest number of sessions: each takes 4 KiB of the store's memory, and a server serves fewer clients.
+pub const SESSIONS_MAX: u64 = 16 << 10;
+
+/// The bytes of a session: what it keeps of replies, with 16 bytes for each and 8 more.
+pub const SESSION_BYTES: usize = 4064;
+
+/// The largest number of replies that a session keeps: as many requests can a client have under way that change
+/// something.
+pub const SESSION_REPLIES_MAX: usize = 64;
+
+/// The largest number of bytes in a reply that is kept. Replies to writes are short, and a request that fetches a
+/// large value can be made one that only reads.
+pub const REPLY_BYTES_MAX: usize = 2 << 10;
+
 /// The largest number of reads and writes of one transaction: it revalidates what it has read, so its cost
 /// grows faster than its size.
 pub const TRANSACTION_OPERATIONS_MAX: usize = 1 << 20;

@@ -24,6 +24,8 @@ pub(crate) struct StoreCore {
     pub(crate) gate: CommitGate,
     pub(crate) tallies: StoreTallies,
     pub(crate) touched: TouchedMarks,
+    /// The number of sessions, those included that are being opened.
+    pub(crate) sessions: AtomicU64,
     pub(crate) hands: SweepHands,
     /// Keeps other owners out. The last field, as fields are dropped in order.
     _ownership: OwnedFd,
@@ -70,6 +72,7 @@ impl StoreCore {
             gate: CommitGate::new(),
             tallies: StoreTallies::default(),
             touched,
+            sessions: AtomicU64::new(0),
             hands: SweepHands::default(),
             _ownership: ownership,
         };

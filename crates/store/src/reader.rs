@@ -18,7 +18,8 @@ use crate::words::StoreWords;
 ///
 /// A reader has no right to write to the memory, so whatever happens to it, the store and other readers do
 /// not notice. It never calls the owner. If the owner was stopped or killed in the middle of a write, reads
-/// of just that key fail with [`StoreError::Contended`] after a while; all other reads go on. Threads share a
+/// of just that key wait for the next owner ([`Store::open`](crate::Store::open)), and fail with
+/// [`StoreError::Contended`] if none comes; all other reads go on. Threads share a
 /// reader by reference.
 ///
 /// ```

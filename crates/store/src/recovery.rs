@@ -9,6 +9,7 @@
 //! | which places are in use | the headers: what says that it is allocated |
 //! | which shards are in use | the directory |
 //! | the numbers of keys | the slots of the table |
+//! | the number of sessions | the headers |
 //!
 //! And what was under way is ended, so that it has happened completely or not at all:
 //!
@@ -45,6 +46,7 @@ use crate::table::{BucketWord, HashSuffix, TableSlot};
 #[derive(Debug, Default)]
 struct FoundObjects {
     keyed: u64,
+    sessions: u64,
     /// The places of the buckets of chains.
     chains: Vec<u64>,
 }
@@ -139,6 +141,7 @@ impl StoreCore {
             return Err(StoreError::Damaged(format!("the object at {place:#x} has {} bytes", shape.size)));
         }
         found.keyed += u64::from(shape.has(ObjectShape::KEYED));
+        found.sessions += u64::from(shape.has(ObjectShape::SESSION));
         if shape.has(ObjectShape::CHAIN) {
             found.chains.push(place);
         }
@@ -213,6 +216,7 @@ impl StoreCore {
             return Err(StoreError::Damaged(text));
         }
         self.tallies.keys.store(keys, Ordering::Relaxed);
+        self.sessions.store(found.sessions, Ordering::Relaxed);
         found
             .chains
             .iter()

@@ -14,7 +14,6 @@ use crate::options::StoreOptions;
 use crate::owner::{StoreCore, back_off, count};
 use crate::table::LocatedKey;
 use crate::transaction::{RetryCause, Transaction};
-use crate::view::StoreView;
 
 thread_local! {
     /// The stores whose transactions this thread runs, one within the other.
@@ -97,8 +96,8 @@ impl Store {
         Ok(Segment::empty_file(name)?)
     }
 
-    pub(crate) fn view(&self) -> &StoreView {
-        &self.core.view
+    pub(crate) fn core(&self) -> &StoreCore {
+        &self.core
     }
 
     /// Returns a descriptor by which another process can open a [`Reader`](crate::Reader): it gives the right

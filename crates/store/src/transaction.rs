@@ -327,9 +327,18 @@ impl<'s> Transaction<'s> {
     /// Allocates an object with these `bytes`, if possible in the same block of memory as `near`. It exists
     /// from the commit on. Its address stays the same until it is freed.
     pub fn alloc(&mut self, bytes: &[u8], near: Option<ObjectAddress>) -> Result<ObjectAddress, StoreError> {
-        let image = ObjectImage::of_object(bytes)?;
+        self.alloc_image(ObjectImage::of_object(bytes)?, bytes.len(), near)
+    }
+
+    /// Allocates an object that can have `bytes` bytes.
+    pub(crate) fn alloc_image(
+        &mut self,
+        image: ObjectImage,
+        bytes: usize,
+        near: Option<ObjectAddress>,
+    ) -> Result<ObjectAddress, StoreError> {
         self.check_size()?;
-        let reserved = self.core.blocks.reserve(&self.core.view, bytes.len(), near);
+        let reserved = self.core.blocks.reserve(&self.core.view, bytes, near);
         let address = self.noted(reserved)?;
         self.reserved.push(address.place);
         self.writes.objects.insert(address, ObjectWrite::New(image));
@@ -342,11 +351,33 @@ impl<'s> Transaction<'s> {
         match self.writes.objects.get(&address) {
             Some(ObjectWrite::New(image) | ObjectWrite::Replace(image)) => Ok(image.payload().to_vec()),
             Some(ObjectWrite::Free) => Err(StoreError::NoObject(address)),
-            None => {
-                let read = self.snapshot.object(&self.core.view, address);
-                Ok(self.noted(read)?.1)
-            }
+            None => Ok(self.read_object(address)?.1),
         }
+    }
+
+    /// Returns the shape and the bytes of the object at `address` in the store.
+    pub(crate) fn read_object(
+        &mut self,
+        address: ObjectAddress,
+    ) -> Result<(ObjectShape, Vec<u8>), StoreError> {
+        let read = self.snapshot.object(&self.core.view, address);
+        self.noted(read)
+    }
+
+    /// Returns what this transaction does with the object at `address`.
+    pub(crate) fn object_write(&self, address: ObjectAddress) -> Option<&ObjectWrite> {
+        self.writes.objects.get(&address)
+    }
+
+    /// Sets what this transaction does with a session that it has read.
+    pub(crate) fn write_session(
+        &mut self,
+        address: ObjectAddress,
+        write: ObjectWrite,
+    ) -> Result<(), StoreError> {
+        self.check_size()?;
+        self.writes.objects.insert(address, write);
+        Ok(())
     }
 
     /// Replaces the bytes of the object at `address`, if the new ones fit there
@@ -465,9 +496,11 @@ impl<'s> Transaction<'s> {
             Some(ObjectWrite::Free) => Err(StoreError::NoObject(address)),
             Some(_) => Ok(()),
             None => {
-                let read = self.snapshot.object(&self.core.view, address);
-                let (shape, _) = self.noted(read)?;
+                let (shape, _) = self.read_object(address)?;
                 self.check_size()?;
+                if shape.has(ObjectShape::SESSION) {
+                    return Err(StoreError::NoObject(address));
+                }
                 let others = ObjectShape::KEYED | ObjectShape::CHAIN | ObjectShape::SECTION;
                 let is_owned = shape.flags & others == 0;
                 if is_owned { Ok(()) } else { Err(StoreError::Keyed(address)) }

@@ -89,3 +89,26 @@ fn more_memory_than_there_is_is_an_error() {
     let segment = Segment::create("caravan-test", 1 << 43, Pages::Small).unwrap();
     assert!(matches!(segment.grow(1 << 43), Err(Error::OutOfMemory { .. })));
 }
+
+#[test]
+fn a_kept_file_becomes_the_same_segment_again() {
+    let kept = Segment::empty_file("caravan-test").unwrap();
+    let adopt = |committed| Segment::adopt(kept.try_clone().unwrap(), 8192, committed);
+    let first = Arc::new(adopt(0).unwrap());
+    assert!(first.slice(0, 8).is_err());
+    first.grow(4096).unwrap();
+    first.slice(0, 4096).unwrap().copy_in(0, b"kept");
+    drop(first);
+    let second = Arc::new(adopt(4096).unwrap());
+    let mut seen = [0; 4];
+    second.slice(0, 4096).unwrap().copy_out(0, &mut seen);
+    assert_eq!(&seen, b"kept");
+    assert!(matches!(second.slice(4096, 8), Err(Error::Range { .. })));
+    // It is sealed now, and stays as large as it is.
+    assert!(rustix::fs::ftruncate(&kept, 0).is_err());
+    let other = Segment::adopt(kept.try_clone().unwrap(), 4096, 0);
+    assert!(matches!(other, Err(Error::Foreign(_))), "{other:?}");
+    assert!(matches!(adopt(8193), Err(Error::Size { .. })));
+    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    assert!(matches!(Segment::adopt(file.into(), 8192, 0), Err(Error::Foreign(_))));
+}

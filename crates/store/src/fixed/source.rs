@@ -38,7 +38,7 @@ impl ObjectSource for &Store {
         range: Range<usize>,
         to: &mut Vec<u8>,
     ) -> Result<bool, StoreError> {
-        part_of_view(self.view(), address, range, to)
+        part_of_view(&self.core().view, address, range, to)
     }
 
     fn again(&mut self, attempt: u32, begin: Instant) -> Result<(), StoreError> {

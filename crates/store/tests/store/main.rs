@@ -13,4 +13,5 @@ mod memory;
 mod model;
 mod owner;
 mod restart;
+mod sessions;
 mod threads;
