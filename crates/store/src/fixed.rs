@@ -15,6 +15,7 @@
 
 mod edit;
 mod form;
+mod objects;
 mod probe;
 mod source;
 mod split;

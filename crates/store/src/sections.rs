@@ -7,12 +7,15 @@
 
 use std::sync::atomic::AtomicU64;
 
+use crate::commit::ObjectWrite;
 use crate::entry::ObjectAddress;
 use crate::error::StoreError;
-use crate::layout::ObjectShape;
-use crate::limits::VALUE_BYTES_MAX;
+use crate::image::{ObjectImage, check_key};
+use crate::layout::{LONG_KEY, ObjectShape};
+use crate::limits::{OBJECT_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::protocol::Unsettled;
 use crate::table::LocatedKey;
+use crate::transaction::{RetryCause, Transaction};
 use crate::view::{AtPlace, ObjectHead, StoreView};
 
 /// The list of the sections of a value.
@@ -97,5 +100,77 @@ impl StoreView {
         self.locked_value(place, &mut list);
         let sections = SectionList::from_bytes(&list).sections.into_iter();
         sections.filter_map(|section| Some((section, self.slot(section.place)?.0))).collect()
+    }
+}
+
+impl Transaction<'_> {
+    /// Writes the sections of a long value, and returns the object of its key.
+    pub(crate) fn put_sections(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        expires_at_ms: Option<u64>,
+    ) -> Result<ObjectImage, StoreError> {
+        check_key(key)?;
+        self.require_room(value.len())?;
+        let mut list = SectionList { value_bytes: value.len() as u64, sections: Vec::new() };
+        let count = value.len().div_ceil(OBJECT_BYTES_MAX);
+        let head_bytes = if key.len() < usize::from(LONG_KEY) { key.len() } else { 8 + key.len() };
+        // All places first: to find out that there is no room takes no copies.
+        for part in value.chunks(OBJECT_BYTES_MAX) {
+            match self.core.blocks.reserve(&self.core.view, head_bytes + part.len(), None) {
+                Ok(section) => list.sections.push(section),
+                Err(error) => {
+                    let objects = count - list.sections.len();
+                    let places = list.sections.into_iter().map(|section| section.place);
+                    places.for_each(|place| self.core.blocks.give_back(&self.core.view, place));
+                    let error = self.noted::<ObjectImage>(Err(error));
+                    if let Some(RetryCause::Room { bytes, .. }) = self.retry {
+                        self.retry = Some(RetryCause::Room { bytes, objects });
+                    }
+                    return error;
+                }
+            }
+        }
+        self.reserved.extend(list.sections.iter().map(|section| section.place));
+        for (section, part) in list.sections.iter().zip(value.chunks(OBJECT_BYTES_MAX)) {
+            let image = ObjectImage::of_section(key, part)?;
+            self.writes.objects.insert(*section, ObjectWrite::New(image));
+        }
+        ObjectImage::of_long_value(key, &list.to_bytes(), expires_at_ms)
+    }
+
+    /// Fails if a value of so many bytes is too long for this store, before memory is spent on it:
+    /// [`StoreError::ValueTooLong`], or [`StoreError::Full`] if it is larger than the store's whole memory.
+    pub fn require_room(&self, value_bytes: usize) -> Result<(), StoreError> {
+        if value_bytes > VALUE_BYTES_MAX {
+            return Err(StoreError::ValueTooLong { bytes: value_bytes });
+        }
+        if value_bytes as u64 > self.core.blocks.memory_bytes() {
+            return Err(self.core.blocks.full(value_bytes as u64));
+        }
+        Ok(())
+    }
+
+    /// Returns a long value that this transaction has put.
+    pub(crate) fn own_sections(&self, list: &[u8], key_bytes: usize) -> Vec<u8> {
+        let mut value = Vec::new();
+        for section in SectionList::from_bytes(list).sections {
+            if let Some(ObjectWrite::New(image)) = self.writes.objects.get(&section) {
+                value.extend_from_slice(image.value(key_bytes));
+            }
+        }
+        value
+    }
+
+    /// Notes what becomes of a key, instead of what was noted before.
+    pub(crate) fn write_key(&mut self, key: &[u8], image: Option<ObjectImage>) {
+        let before = self.writes.keys.insert(key.to_vec(), image).flatten();
+        let Some(before) = before.filter(ObjectImage::is_long_value) else { return };
+        for section in SectionList::from_bytes(before.value(key.len())).sections {
+            self.writes.objects.remove(&section);
+            self.reserved.retain(|place| *place != section.place);
+            self.core.blocks.give_back(&self.core.view, section.place);
+        }
     }
 }

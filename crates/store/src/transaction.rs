@@ -15,23 +15,22 @@ use crate::error::StoreError;
 use crate::faults::{PlantedFault, is_planted};
 use crate::gate::CommitLane;
 use crate::image::{ObjectImage, check_key, check_value};
-use crate::layout::{HEADER_BYTES, LONG_KEY, ObjectShape, version};
-use crate::limits::{OBJECT_BYTES_MAX, READ_ATTEMPTS, TRANSACTION_OPERATIONS_MAX, VALUE_BYTES_MAX};
+use crate::layout::{HEADER_BYTES, ObjectShape, version};
+use crate::limits::{OBJECT_BYTES_MAX, READ_ATTEMPTS, TRANSACTION_OPERATIONS_MAX};
 use crate::owner::StoreCore;
 use crate::protocol::Unsettled;
-use crate::sections::SectionList;
 use crate::table::LocatedKey;
 use crate::view::StoreView;
 
 /// What the body of [`Store::transaction`](crate::Store::transaction) reads and writes by.
 #[derive(Debug)]
 pub struct Transaction<'s> {
-    core: &'s StoreCore,
-    snapshot: ReadSet,
-    writes: WriteSet,
+    pub(crate) core: &'s StoreCore,
+    pub(crate) snapshot: ReadSet,
+    pub(crate) writes: WriteSet,
     /// The places of the objects that this transaction allocates.
-    reserved: Vec<u64>,
-    retry: Option<RetryCause>,
+    pub(crate) reserved: Vec<u64>,
+    pub(crate) retry: Option<RetryCause>,
 }
 
 /// Why a transaction has to be run again.
@@ -168,7 +167,7 @@ impl<'s> Transaction<'s> {
     }
 
     /// Notes what the transaction has to be run again for, whatever the body makes of the error.
-    fn noted<T>(&mut self, result: Result<T, StoreError>) -> Result<T, StoreError> {
+    pub(crate) fn noted<T>(&mut self, result: Result<T, StoreError>) -> Result<T, StoreError> {
         match &result {
             Err(StoreError::Conflict) => self.retry = Some(RetryCause::Conflict),
             Err(StoreError::Full { needed_bytes, .. }) => {
@@ -231,76 +230,6 @@ impl<'s> Transaction<'s> {
         };
         self.write_key(key, Some(image));
         Ok(())
-    }
-
-    /// Writes the sections of a long value, and returns the object of its key.
-    fn put_sections(
-        &mut self,
-        key: &[u8],
-        value: &[u8],
-        expires_at_ms: Option<u64>,
-    ) -> Result<ObjectImage, StoreError> {
-        check_key(key)?;
-        self.require_room(value.len())?;
-        let mut list = SectionList { value_bytes: value.len() as u64, sections: Vec::new() };
-        let count = value.len().div_ceil(OBJECT_BYTES_MAX);
-        let head_bytes = if key.len() < usize::from(LONG_KEY) { key.len() } else { 8 + key.len() };
-        // All places first: to find out that there is no room takes no copies.
-        for part in value.chunks(OBJECT_BYTES_MAX) {
-            match self.core.blocks.reserve(&self.core.view, head_bytes + part.len(), None) {
-                Ok(section) => list.sections.push(section),
-                Err(error) => {
-                    let objects = count - list.sections.len();
-                    let places = list.sections.into_iter().map(|section| section.place);
-                    places.for_each(|place| self.core.blocks.give_back(&self.core.view, place));
-                    let error = self.noted::<ObjectImage>(Err(error));
-                    if let Some(RetryCause::Room { bytes, .. }) = self.retry {
-                        self.retry = Some(RetryCause::Room { bytes, objects });
-                    }
-                    return error;
-                }
-            }
-        }
-        self.reserved.extend(list.sections.iter().map(|section| section.place));
-        for (section, part) in list.sections.iter().zip(value.chunks(OBJECT_BYTES_MAX)) {
-            let image = ObjectImage::of_section(key, part)?;
-            self.writes.objects.insert(*section, ObjectWrite::New(image));
-        }
-        ObjectImage::of_long_value(key, &list.to_bytes(), expires_at_ms)
-    }
-
-    /// Fails if a value of so many bytes is too long for this store, before memory is spent on it:
-    /// [`StoreError::ValueTooLong`], or [`StoreError::Full`] if it is larger than the store's whole memory.
-    pub fn require_room(&self, value_bytes: usize) -> Result<(), StoreError> {
-        if value_bytes > VALUE_BYTES_MAX {
-            return Err(StoreError::ValueTooLong { bytes: value_bytes });
-        }
-        if value_bytes as u64 > self.core.blocks.memory_bytes() {
-            return Err(self.core.blocks.full(value_bytes as u64));
-        }
-        Ok(())
-    }
-
-    /// Returns a long value that this transaction has put.
-    fn own_sections(&self, list: &[u8], key_bytes: usize) -> Vec<u8> {
-        let mut value = Vec::new();
-        for section in SectionList::from_bytes(list).sections {
-            if let Some(ObjectWrite::New(image)) = self.writes.objects.get(&section) {
-                value.extend_from_slice(image.value(key_bytes));
-            }
-        }
-        value
-    }
-
-    /// Notes what becomes of a key, instead of what was noted before.
-    fn write_key(&mut self, key: &[u8], image: Option<ObjectImage>) {
-        let before = self.writes.keys.insert(key.to_vec(), image).flatten();
-        let Some(before) = before.filter(ObjectImage::is_long_value) else { return };
-        for section in SectionList::from_bytes(before.value(key.len())).sections {
-            self.writes.objects.remove(&section);
-            self.reserved.retain(|place| *place != section.place);
-            self.core.blocks.give_back(&self.core.view, section.place);
-        }
     }
 
     /// Deletes `key`, and returns whether it existed.
@@ -408,85 +337,6 @@ impl<'s> Transaction<'s> {
             self.core.blocks.give_back(&self.core.view, address.place);
         }
         Ok(())
-    }
-
-    /// Appends the bytes `range` of the object at `address` to `to`, as far as there are any, and returns whether
-    /// there is an object.
-    pub(crate) fn part(
-        &mut self,
-        address: ObjectAddress,
-        range: Range<usize>,
-        to: &mut Vec<u8>,
-    ) -> Result<bool, StoreError> {
-        match self.writes.objects.get(&address) {
-            Some(ObjectWrite::New(image) | ObjectWrite::Replace(image)) => {
-                let payload = image.payload();
-                let end = range.end.min(payload.len());
-                to.extend_from_slice(payload.get(range.start..end).unwrap_or_default());
-                Ok(true)
-            }
-            Some(ObjectWrite::Free) => Ok(false),
-            None => {
-                let read = self.snapshot.part(&self.core.view, address, range, to);
-                Ok(self.noted(read)?.is_some())
-            }
-        }
-    }
-
-    /// Appends the bytes of the object at `address` to `to`, without a promise that they stay so: empty if the
-    /// object is being written or is gone.
-    pub(crate) fn peek(&self, address: ObjectAddress, to: &mut Vec<u8>) {
-        match self.writes.objects.get(&address) {
-            Some(ObjectWrite::New(image) | ObjectWrite::Replace(image)) => {
-                to.extend_from_slice(image.payload())
-            }
-            Some(ObjectWrite::Free) => {}
-            None => {
-                let old = to.len();
-                let found = self.core.view.object_at(address, |payload| payload.copy(to));
-                if !matches!(found, Ok(Some(_))) {
-                    to.truncate(old);
-                }
-            }
-        }
-    }
-
-    /// Tells whether this transaction has written the object at `address`.
-    pub(crate) fn has_written(&self, address: ObjectAddress) -> bool {
-        self.writes.objects.contains_key(&address)
-    }
-
-    /// Allocates objects of equal sizes next to each other, and returns the address of the first. The others have
-    /// its incarnation.
-    pub(crate) fn alloc_run<'b>(
-        &mut self,
-        payloads: impl ExactSizeIterator<Item = &'b [u8]>,
-    ) -> Result<ObjectAddress, StoreError> {
-        let count = payloads.len();
-        let mut payloads = payloads.peekable();
-        let bytes = payloads.peek().map_or(0, |first| first.len());
-        if self.writes.keys.len() + self.writes.objects.len() + count > TRANSACTION_OPERATIONS_MAX {
-            return Err(StoreError::TransactionTooLarge);
-        }
-        let reserved = self.core.blocks.reserve_run(&self.core.view, bytes, count as u32);
-        let first = self.noted(reserved)?;
-        let stride = self.core.blocks.capacity(&self.core.view, first.place) as u64;
-        for (step, payload) in payloads.enumerate() {
-            let address = ObjectAddress { place: first.place + step as u64 * stride, ..first };
-            self.reserved.push(address.place);
-            self.writes.objects.insert(address, ObjectWrite::New(ObjectImage::of_object(payload)?));
-        }
-        Ok(first)
-    }
-
-    /// Returns the seed of the store's hashes.
-    pub(crate) fn hash_seed(&self) -> u64 {
-        self.core.view.hash_seed
-    }
-
-    /// Returns the error that there is no room for `payload` bytes.
-    pub(crate) fn full(&self, payload: usize) -> StoreError {
-        self.core.blocks.full((HEADER_BYTES + payload) as u64)
     }
 
     /// Checks that there is an object at `address`, which belongs to no key; a later commit finds it
