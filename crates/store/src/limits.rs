@@ -33,6 +33,13 @@ pub const IN_PLACE_BYTES_MAX: usize = 1024;
 /// The private memory that a lane keeps between two commits.
 pub const RECORD_BUFFER_BYTES_MAX: usize = 64 << 10;
 
+/// How long an owner waits for the one before to be gone. A process that it was just starting has its descriptors,
+/// and thereby its lock, until it runs a program of its own.
+pub const OWNER_WAIT: Duration = Duration::from_secs(1);
+
+/// The sleep between two attempts to become the owner.
+pub const OWNER_PAUSE: Duration = Duration::from_millis(1);
+
 /// The largest number of sessions: each takes 4 KiB of the store's memory, and a server serves fewer clients.
 pub const SESSIONS_MAX: u64 = 16 << 10;
 
