@@ -288,7 +288,7 @@ pub fn read_fixed(descriptor: OwnedFd, is_faulty: bool) -> Result<(), String> {
                 }
             }
         }
-        if if is_faulty { begin.elapsed() > PATIENCE } else { round >= 400 && found > 5_000 } {
+        if if is_faulty { begin.elapsed() > PATIENCE } else { round >= 100 && found > 1_000 } {
             break;
         }
     }
