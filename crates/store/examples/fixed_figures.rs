@@ -47,11 +47,11 @@ fn times(mut call: impl FnMut(u64)) -> (f64, u64) {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let keys: u64 = std::env::args().nth(1).map_or(Ok(1_000_000), |keys| keys.parse())?;
-    let store = Store::embedded(StoreOptions::new((64 << 20) + 400 * keys))?;
+    let store = Store::embedded(StoreOptions::new((64 << 20) + 500 * keys))?;
 
     let before = store.counts().used_bytes;
     let each = SHARD_SLOTS * 9 / 10;
-    let tables = keys / 10 / each;
+    let tables = keys / each;
     for at in 0..tables {
         let table = store.transaction(|tx| FixedTable::create(tx, 16, 32))?;
         for number in 0..each {

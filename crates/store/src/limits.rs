@@ -91,9 +91,14 @@ pub const LOOKUPS_UNDER_WAY: usize = 32;
 /// evicts or fails: more blocks than nearly all transactions need.
 pub const ROOM_ATTEMPTS_MAX: u32 = 256;
 
-/// How many objects an eviction looks at before it gives up: some rounds through a store in which everything
-/// has been touched.
-pub const EVICTION_STEPS_MAX: usize = 1 << 24;
+/// After how many of these attempts a store that evicts makes more blocks empty, too: two classes that a
+/// transaction needs have one empty block between them.
+pub const ROOM_ATTEMPTS_WITHOUT_EVICTION: u32 = 4;
+
+/// How often an eviction goes round before it gives up: one round removes the marks of what has been touched, and
+/// further ones allow for what is touched meanwhile. Many objects, such as the buckets of fixed tables, are never
+/// evicted.
+pub const EVICTION_ROUNDS_MAX: u32 = 4;
 
 /// Up to which attempt a transaction that lost only spins before the next one; then it gives its core away,
 /// too, as the winner may need it.

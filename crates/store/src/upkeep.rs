@@ -9,7 +9,7 @@ use crate::entry::{ObjectAddress, StoreCounts};
 use crate::error::StoreError;
 use crate::image;
 use crate::layout::{BUCKET_BYTES, HEADER_BYTES, ObjectShape, class_for, version, word};
-use crate::limits::{EVICTION_STEPS_MAX, ROOM_ATTEMPTS_MAX};
+use crate::limits::{EVICTION_ROUNDS_MAX, ROOM_ATTEMPTS_MAX, ROOM_ATTEMPTS_WITHOUT_EVICTION};
 use crate::owner::{StoreCore, SweepHand, count};
 use crate::protocol::{UnitWords, lock, set, unlock};
 use crate::table::{BucketWord, LocatedKey, TableSlot, home_line};
@@ -22,6 +22,9 @@ impl StoreCore {
     /// it from each other for ever.
     pub(crate) fn make_room(&self, bytes: u64, attempt: u32) -> Result<(), StoreError> {
         let object_bytes = bytes as usize;
+        if attempt >= ROOM_ATTEMPTS_WITHOUT_EVICTION && self.touched.is_enabled() {
+            self.evict(object_bytes);
+        }
         if attempt < ROOM_ATTEMPTS_MAX && self.blocks.has_empty_block(&self.view, object_bytes) {
             let _alone = self.gate.alone();
             if self.blocks.change_empty_block(&self.view, object_bytes) {
@@ -35,13 +38,20 @@ impl StoreCore {
     }
 
     /// Removes a key of the same class that has not been touched since the last visit, or, if the class has
-    /// no object, all keys of a block. Returns whether anything was removed.
+    /// none, all keys of a block. Returns whether anything was removed.
     fn evict(&self, object_bytes: usize) -> bool {
         let class = class_for(object_bytes).filter(|_| self.blocks.has_class(object_bytes));
+        self.evict_from(class) || class.is_some() && self.evict_from(None)
+    }
+
+    fn evict_from(&self, class: Option<u8>) -> bool {
         let mut block = None;
         let mut is_removed = false;
-        for _ in 0..EVICTION_STEPS_MAX {
+        let (mut before, mut rounds) = (0, 0);
+        while rounds < EVICTION_ROUNDS_MAX {
             let Some((place, at)) = self.next_place(&self.hands.evict, class) else { break };
+            rounds += u32::from(place <= before);
+            before = place;
             // Without a class: all of one block.
             if class.is_none() && is_removed && block != Some(at) {
                 return true;

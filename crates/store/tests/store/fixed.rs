@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use caravan_store::faults::PlantedFault;
 use caravan_store::{
-    FixedProbe, FixedTable, ObjectAddress, Reader, ScanCursor, Store, StoreError, StoreOptions, limits,
+    Eviction, FixedProbe, FixedTable, ObjectAddress, Reader, ScanCursor, Store, StoreError, StoreOptions,
+    limits,
 };
 use proptest::prelude::*;
 
@@ -194,6 +195,22 @@ fn a_full_store_refuses_a_key_and_loses_none() {
     for number in 0..count {
         assert_eq!(table.get(&store, &key(number)).unwrap().unwrap(), value(number));
     }
+    store.audit().unwrap();
+}
+
+#[test]
+fn a_fixed_table_takes_the_memory_of_keys_in_a_store_that_evicts() {
+    let store = Store::embedded(StoreOptions::new(16 << 20).eviction(Eviction::LeastRecentlyUsed)).unwrap();
+    (0..20_000).for_each(|number| store.put(&key(number), &[1; 1000]).unwrap());
+    let evicted = store.counts().evicted;
+    let table = create(&store, 16, 500);
+    (0..3000).for_each(|number| {
+        store.transaction(|tx| table.put(tx, &key(number), &[number as u8; 500])).unwrap();
+    });
+    assert!(store.counts().evicted > evicted);
+    (0..3000).for_each(|number| {
+        assert_eq!(table.get(&store, &key(number)).unwrap().unwrap(), [number as u8; 500]);
+    });
     store.audit().unwrap();
 }
 
