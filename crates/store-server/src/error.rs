@@ -41,7 +41,7 @@ impl CommandError {
             Self::Told(text) => text.as_bytes().to_vec(),
             Self::Quoted(text) => text.clone(),
             Self::LongReply => {
-                b"ERR the reply is longer than 256 MiB: ask for less, for example with SCAN".to_vec()
+                b"ERR the reply is longer than 513 MiB: ask for less, for example with SCAN".to_vec()
             }
             Self::Store(StoreError::Full { .. }) => {
                 b"OOM command not allowed when used memory > 'maxmemory'.".to_vec()

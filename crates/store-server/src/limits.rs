@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-/// Bytes of one word of a request. A value may be slightly shorter (`caravan_store::limits::VALUE_BYTES_MAX`), so
-/// that a value which is a little too long gets an answer, not the end of its connection.
-pub const BULK_BYTES_MAX: usize = 1 << 20;
+/// Bytes of one word of a request: the longest value, as in Redis.
+pub const BULK_BYTES_MAX: usize = caravan_store::limits::VALUE_BYTES_MAX;
 /// Words of one request, as in Redis.
 pub const WORDS_MAX: usize = 1 << 20;
-/// Bytes of one request: enough for an MSET of 60 of the longest values.
-pub const REQUEST_BYTES_MAX: usize = 64 << 20;
+/// Bytes of one request, all of which the server holds until it has done what it says: one of the longest values, with
+/// key and options.
+pub const REQUEST_BYTES_MAX: usize = BULK_BYTES_MAX + (1 << 20);
 /// Bytes of a line: an inline command, or a length. As in Redis.
 pub const LINE_BYTES_MAX: usize = 64 << 10;
 /// Words of a request before the client has given the password, as in Redis.
@@ -19,8 +19,9 @@ pub const BULK_UNAUTHENTICATED_BYTES_MAX: usize = 16 << 10;
 /// Arrays within arrays of a reply that a client accepts: `COMMAND DOCS` has 4.
 pub const NESTING_MAX: usize = 32;
 
-/// Bytes of one reply. A longer one is replaced by an error, because it would take the memory that the store needs.
-pub const REPLY_BYTES_MAX: usize = 256 << 20;
+/// Bytes of one reply: one of the longest values. A longer reply is replaced by an error, because it would take the
+/// memory that the store needs.
+pub const REPLY_BYTES_MAX: usize = BULK_BYTES_MAX + (1 << 20);
 /// Bytes of replies that wait for their client before the server stops serving and reading that client's requests.
 pub const OUTPUT_PAUSE_BYTES: usize = 1 << 20;
 /// How long a client that has replies waiting may read nothing before its connection is closed.

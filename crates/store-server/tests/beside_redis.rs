@@ -196,7 +196,7 @@ impl Redis {
         let options = ["--port", "0", "--save", "", "--appendonly", "no", "--databases", "1"];
         let child = Command::new("redis-server")
             .args(options)
-            .args(["--enable-debug-command", "yes", "--proto-max-bulk-len", "1048576", "--unixsocket"])
+            .args(["--enable-debug-command", "yes", "--unixsocket"])
             .arg(&socket)
             .arg("--dir")
             .arg(folder)
@@ -382,6 +382,59 @@ fn a_planted_difference_is_found() {
             }
         };
         assert!(difference(&pair, 1, 2000, plant).is_some(), "{from} as {to}");
+    }
+}
+
+/// Returns a command on values around and above the size of one object of the store.
+fn large_command(random: &mut Random) -> Vec<Vec<u8>> {
+    let key = random.of(&["a", "b", "c"]).to_owned();
+    let other = random.of(&["a", "b", "c"]).to_owned();
+    let seed = random.below(251);
+    let bytes = [10, 1_013_760, 1_013_761, 2_027_520, 3_000_000][random.below(5)];
+    let value: Vec<u8> = (0..bytes).map(|at| (at / 100 % 251) as u8 ^ seed as u8).collect();
+    let place = |random: &mut Random| (random.below(5_000_000) as i64 - 1_000_000).to_string().into_bytes();
+    let texts = |words: &[&str]| words.iter().map(|word| word.as_bytes().to_vec()).collect::<Vec<_>>();
+    match random.below(14) {
+        0..=2 => [texts(&["set", &key]), vec![value]].concat(),
+        3 => [texts(&["setex", &key, "1000"]), vec![value]].concat(),
+        4 => [texts(&["getset", &key]), vec![value]].concat(),
+        5 => [texts(&["append", &key]), vec![value[..value.len() / 4].to_vec()]].concat(),
+        6 => [texts(&["getrange", &key]), vec![place(random), place(random)]].concat(),
+        7 => [texts(&["setrange", &key]), vec![place(random), value[..9].to_vec()]].concat(),
+        8 => texts(&["strlen", &key]),
+        9 => texts(&["get", &key]),
+        10 => texts(&["rename", &key, &other]),
+        11 => texts(&["mget", &key, &other]),
+        12 => texts(&["expire", &key, "2000"]),
+        _ => texts(&["del", &key]),
+    }
+}
+
+#[test]
+fn large_values_are_those_of_redis() {
+    let pair = Pair::new("large");
+    let [mut ours, mut theirs] = pair.clients();
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    for step in 0..120 {
+        let words = large_command(&mut random);
+        if random.below(8) == 0 {
+            // A command between MULTI and EXEC reads what one before it has written.
+            let again = [b"get".to_vec(), words[1].clone()];
+            for client in [&mut ours, &mut theirs] {
+                client.call(&[b"multi"]).expect("an answer");
+                client.call(&slices(&words)).expect("an answer");
+                client.call(&slices(&again)).expect("an answer");
+            }
+            let both = [&mut ours, &mut theirs].map(|client| client.call(&[b"exec"]).expect("an answer"));
+            assert!(
+                both[0] == both[1],
+                "step {step}: {:?} and GET between MULTI and EXEC",
+                slices(&words[..2])
+            );
+            continue;
+        }
+        let both = [&mut ours, &mut theirs].map(|client| client.call(&slices(&words)).expect("an answer"));
+        assert!(both[0] == both[1], "step {step}: {:?}", slices(&words[..2]));
     }
 }
 

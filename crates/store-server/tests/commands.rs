@@ -306,15 +306,26 @@ fn connections_and_settings() {
 }
 
 #[test]
-fn a_key_or_value_that_is_too_long_is_refused_before_anything_is_written() {
+fn a_key_that_is_too_long_is_refused_before_anything_is_written() {
     let rig = Rig::new(None);
     let mut session = rig.session();
-    let long = "x".repeat(caravan_store::limits::VALUE_BYTES_MAX + 1);
-    let mset = format!("*5\r\n$4\r\nMSET\r\n$1\r\na\r\n$1\r\n1\r\n$1\r\nb\r\n${}\r\n{long}\r\n", long.len());
-    let request = format!("MULTI\r\n{mset}GET a\r\nEXEC\r\n");
+    let long = "x".repeat(caravan_store::limits::KEY_BYTES_MAX + 1);
+    let mset = format!("*5\r\n$4\r\nMSET\r\n$1\r\na\r\n$1\r\n1\r\n${}\r\n{long}\r\n$1\r\n1\r\n", long.len());
+    let request = format!("{mset}GET a\r\n");
     session.serve(request.as_bytes(), rig.now_ms);
     let output = String::from_utf8_lossy(session.output()).into_owned();
-    assert!(output.contains("-ERR the value has") && output.ends_with("$-1\r\n"), "{output}");
+    assert!(output.contains("-ERR the key has") && output.ends_with("$-1\r\n"), "{output}");
+}
+
+#[test]
+fn a_value_larger_than_the_memory_costs_no_memory() {
+    let rig = Rig::new(None);
+    let mut session = rig.session();
+    session.serve(b"SETRANGE a 536870000 x\r\nSETRANGE a 536870912 x\r\nGET a\r\n", rig.now_ms);
+    let output = String::from_utf8_lossy(session.output()).into_owned();
+    let lines: Vec<_> = output.split("\r\n").collect();
+    assert!(lines[0].starts_with("-OOM") && lines[1].contains("maximum allowed size"), "{output}");
+    assert_eq!(lines[2], "$-1");
 }
 
 /// Sets keys until one is refused, at most 400, and returns the last reply.

@@ -81,6 +81,21 @@ impl MemoryBlock {
         None
     }
 
+    /// Takes `count` neighbouring slots.
+    fn take_run(&mut self, count: u32) -> Option<u32> {
+        let mut free = 0;
+        for slot in 0..self.slots {
+            free = if self.is_used(slot) { 0 } else { free + 1 };
+            if free == count {
+                let first = slot + 1 - count;
+                (first..=slot).for_each(|slot| self.used[slot as usize / 64] |= 1 << (slot % 64));
+                self.used_count += count;
+                return Some(first);
+            }
+        }
+        None
+    }
+
     fn put_back(&mut self, slot: u32) {
         debug_assert!(self.is_used(slot));
         self.used[slot as usize / 64] &= !(1 << (slot % 64));
@@ -140,7 +155,7 @@ impl Blocks {
         near: Option<ObjectAddress>,
     ) -> Result<ObjectAddress, StoreError> {
         let bytes = HEADER_BYTES + payload;
-        let class = class_for(bytes).ok_or(StoreError::ValueTooLong { bytes: payload })?;
+        let class = class_for(bytes).ok_or(StoreError::ObjectTooLong { bytes: payload })?;
         let mut state = self.state();
         let near = near.and_then(|near| view.layout.block_of(near.place));
         if let Some(place) = near.and_then(|(block, _)| state.take_in(view, block as u32, class)) {
@@ -151,13 +166,42 @@ impl Blocks {
         }
         if let Some(block) = self.new_block(&mut state, view, BlockClass::Objects(class))? {
             state.offer(block);
-        } else if state.empty_block().is_some() {
+        } else if state.empty_block(view, class).is_some() {
             // `change_empty_block` gives it this class.
             return Err(self.full_with(&state, bytes as u64));
         }
         // Where there is no block left, an object may lie in a larger class's.
         let place = (usize::from(class)..CLASSES).find_map(|class| state.take(view, class));
         place.map(|place| address(view, place)).ok_or_else(|| self.full_with(&state, bytes as u64))
+    }
+
+    /// Reserves neighbouring places for `count` objects with `payload` bytes each, all with one incarnation, and
+    /// returns the address of the first.
+    pub(crate) fn reserve_run(
+        &self,
+        view: &StoreView,
+        payload: usize,
+        count: u32,
+    ) -> Result<ObjectAddress, StoreError> {
+        let bytes = HEADER_BYTES + payload;
+        let class = class_for(bytes).ok_or(StoreError::ObjectTooLong { bytes: payload })?;
+        let stride = u64::from(CLASS_BYTES[usize::from(class)]);
+        let mut state = self.state();
+        let mut run = state.take_run(class, count);
+        if run.is_none() {
+            if let Some(block) = self.new_block(&mut state, view, BlockClass::Objects(class))? {
+                state.offer(block);
+                run = state.take_run(class, count);
+            }
+        }
+        let (block, slot) = run.ok_or_else(|| self.full_with(&state, bytes as u64))?;
+        let first = view.layout.block_place(block.into()) + u64::from(slot) * stride;
+        let places = (0..u64::from(count)).map(|step| first + step * stride);
+        let shapes = places.clone().map(|place| ObjectShape::from_word(view.load(place + 8)));
+        let incarnation = shapes.map(|shape| shape.incarnation).max().unwrap_or(0);
+        let shape = ObjectShape { incarnation, ..ObjectShape::default() }.to_word();
+        places.for_each(|place| store_word(view, place + 8, shape));
+        Ok(ObjectAddress { place: first, incarnation })
     }
 
     /// Returns the error that there is no room.
@@ -171,8 +215,8 @@ impl Blocks {
     }
 
     /// Tells whether [`change_empty_block`](Self::change_empty_block) would find a block.
-    pub(crate) fn has_empty_block(&self) -> bool {
-        self.state().empty_block().is_some()
+    pub(crate) fn has_empty_block(&self, view: &StoreView, bytes: usize) -> bool {
+        class_for(bytes).is_some_and(|class| self.state().empty_block(view, class).is_some())
     }
 
     /// Gives an empty block of another class to the class of objects with `bytes` bytes, header included, and
@@ -180,7 +224,8 @@ impl Blocks {
     /// object that was in the block.
     pub(crate) fn change_empty_block(&self, view: &StoreView, bytes: usize) -> bool {
         let mut state = self.state();
-        let (Some(block), Some(class)) = (state.empty_block(), class_for(bytes)) else { return false };
+        let Some(class) = class_for(bytes) else { return false };
+        let Some(block) = state.empty_block(view, class) else { return false };
         state.change_class(view, block, class);
         state.offer(block);
         true
@@ -369,9 +414,26 @@ impl BlocksState {
         Some(view.layout.block_place(u64::from(block)) + u64::from(offset))
     }
 
-    fn empty_block(&self) -> Option<u32> {
-        let is_empty = |block: &MemoryBlock| block.used_count == 0 && block.class != BlockClass::Shards;
-        self.blocks.iter().position(is_empty).map(|block| block as u32)
+    /// Takes `count` neighbouring places, and returns the block and the first slot.
+    fn take_run(&mut self, class: u8, count: u32) -> Option<(u32, u32)> {
+        let has_room = |block: &MemoryBlock| {
+            block.class == BlockClass::Objects(class) && block.slots - block.used_count >= count
+        };
+        let blocks = self.blocks.iter_mut().enumerate().filter(|(_, block)| has_room(block));
+        blocks.into_iter().find_map(|(index, block)| Some((index as u32, block.take_run(count)?)))
+    }
+
+    /// Returns a block of another class than `class` in which nothing is in use: the one whose class has changed
+    /// least often, so that two classes which both need blocks do not take one from each other.
+    fn empty_block(&self, view: &StoreView, class: u8) -> Option<u32> {
+        let is_empty = |block: &MemoryBlock| {
+            let is_other = !matches!(block.class, BlockClass::Objects(own) if own == class);
+            block.used_count == 0 && block.class != BlockClass::Shards && is_other
+        };
+        let empty = (0..).zip(&self.blocks).filter(|(_, block)| is_empty(block)).map(|(index, _)| index);
+        empty.min_by_key(|index| {
+            BlockWord::from_word(view.load(view.layout.class_place(u64::from(*index)))).changes
+        })
     }
 
     fn offer(&mut self, block: u32) {

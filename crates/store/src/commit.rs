@@ -245,6 +245,11 @@ impl<'c> CommitSteps<'c> {
                 Ok(())
             }
             (LocatedKey::Present { address, head, home, slot_place }, image) => {
+                for section in self.core.view.sections_of(address.place, &head)? {
+                    let version = self.core.view.load(section.place);
+                    let change = UnitChange::Free { incarnation: section.incarnation };
+                    self.lock_at_object(section.place, version, change)?;
+                }
                 let incarnation = address.incarnation;
                 let old = TableSlot::new(hash, address);
                 if let Some(image) = image {

@@ -23,7 +23,7 @@ use self::waiting::SharedCalls;
 use crate::calls::{FoundKey, RequestKind, append_put, decode_counts, decode_scan};
 use crate::entry::{EntryHead, KeyVersion, ObjectAddress, ScanCursor, StoreCounts, StoreEntry};
 use crate::error::StoreError;
-use crate::image::{check_key, check_value};
+use crate::image::check_key;
 use crate::limits;
 use crate::reader::Reader;
 use crate::store::Store;
@@ -169,7 +169,7 @@ impl ConnectedStore {
 
     /// Starts a [`put_until`](Self::put_until).
     pub fn start_put(&self, key: &[u8], value: &[u8], expires_at_ms: Option<u64>) -> Pending<()> {
-        if let Err(error) = check_key(key).and_then(|()| check_value(value)) {
+        if let Err(error) = check_key(key).and_then(|()| check_call(value, limits::CALL_VALUE_BYTES_MAX)) {
             return Pending::ready(Err(error));
         }
         self.call(
@@ -336,4 +336,10 @@ fn found(outcome: CallOutcome) -> Result<FoundKey, StoreError> {
 
 fn entry_of(outcome: CallOutcome) -> Result<Option<StoreEntry>, StoreError> {
     Ok(found(outcome)?.entry.map(|(head, value)| StoreEntry { value, head }))
+}
+
+/// Checks that a value may travel in a call.
+fn check_call(value: &[u8], limit: usize) -> Result<(), StoreError> {
+    let bytes = value.len();
+    if bytes > limit { Err(StoreError::CallTooLong { bytes, limit }) } else { Ok(()) }
 }

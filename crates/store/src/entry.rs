@@ -74,6 +74,17 @@ impl ObjectAddress {
     }
 }
 
+impl ObjectAddress {
+    /// Returns the address as one word: place 40, incarnation 16.
+    pub(crate) fn to_word(self) -> u64 {
+        u64::from(self.incarnation) << 40 | self.place
+    }
+
+    pub(crate) fn from_word(word: u64) -> Self {
+        Self { place: word & ((1 << 40) - 1), incarnation: (word >> 40) as u16 }
+    }
+}
+
 impl fmt::Display for ObjectAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#x}.{}", self.place, self.incarnation)

@@ -22,6 +22,25 @@ pub enum StoreError {
         /// The number of bytes in the value.
         bytes: usize,
     },
+    /// A value is too long for a client whose reads and writes travel to the server.
+    #[error(
+        "the value has {bytes} bytes; over a link it may have {limit} here: use the Redis protocol, or map the store to read"
+    )]
+    CallTooLong {
+        /// The number of bytes in the value.
+        bytes: usize,
+        /// The limit: of a single operation, or of a value in a transaction.
+        limit: usize,
+    },
+    /// The bytes for an object are more than an object may have.
+    #[error(
+        "the object would have {bytes} bytes; the limit is {}: use several objects, or a key",
+        limits::OBJECT_BYTES_MAX
+    )]
+    ObjectTooLong {
+        /// The number of bytes.
+        bytes: usize,
+    },
     /// The store's memory is used up, and its options forbid eviction or nothing can be evicted.
     #[error(
         "the store is full: {used_bytes} of {memory_bytes} bytes are in use, and {needed_bytes} more are needed; delete keys, give it more memory, or let it evict"
@@ -108,6 +127,36 @@ pub enum StoreError {
         limits::SESSION_BYTES
     )]
     TooManyReplies,
+    /// A fixed table cannot have pairs of these sizes.
+    #[error(
+        "a fixed table takes keys of at least 1 byte, and at most {} bytes for key and value together; these have {key_bytes} and {value_bytes}: put larger values under keys of the store",
+        limits::FIXED_PAIR_BYTES_MAX
+    )]
+    FixedSizes {
+        /// The number of bytes in a key.
+        key_bytes: usize,
+        /// The number of bytes in a value.
+        value_bytes: usize,
+    },
+    /// The key has another size than the keys of the fixed table.
+    #[error("the key has {bytes} bytes; the keys of this table have {takes}")]
+    FixedKey {
+        /// The number of bytes in the key.
+        bytes: usize,
+        /// The number of bytes that the table's keys have.
+        takes: usize,
+    },
+    /// The value has another size than the values of the fixed table.
+    #[error("the value has {bytes} bytes; the values of this table have {takes}")]
+    FixedValue {
+        /// The number of bytes in the value.
+        bytes: usize,
+        /// The number of bytes that the table's values have.
+        takes: usize,
+    },
+    /// The object at an address is no fixed table.
+    #[error("the object at {0} is no fixed table: use the address that FixedTable::address returned")]
+    NotAFixedTable(crate::ObjectAddress),
     /// A descriptor is not of the memory of a store.
     #[error("the descriptor is not of a store's memory: {0}; ask the owner for another one")]
     NotAStore(&'static str),

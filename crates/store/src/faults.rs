@@ -31,6 +31,8 @@ pub enum PlantedFault {
     UnnotedChange = 10,
     /// Any version counts as the required one (WATCH).
     IgnoredRequirement = 11,
+    /// A lookup in a fixed table does not compare the counts of moves of what it reads.
+    UnjoinedBuckets = 12,
 }
 
 #[cfg(feature = "faults")]

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 use crate::bytes;
 use crate::error::StoreError;
 use crate::layout::{HEADER_BYTES, HEADER_WORDS, LONG_KEY, ObjectShape};
-use crate::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::limits::{KEY_BYTES_MAX, OBJECT_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::protocol::UnitWords;
 
 /// The bytes before the payload: version and shape, which the checksum covers, too.
@@ -22,13 +22,35 @@ pub(crate) struct ObjectImage {
 }
 
 impl ObjectImage {
-    /// Returns the image of a key and its value.
+    /// Returns the image of a key and its value, which is not long.
     pub(crate) fn of_key(key: &[u8], value: &[u8], expires_at_ms: Option<u64>) -> Result<Self, StoreError> {
+        Self::with_key(key, value, expires_at_ms, ObjectShape::KEYED)
+    }
+
+    /// Returns the image of a key and the list of its value's sections.
+    pub(crate) fn of_long_value(
+        key: &[u8],
+        sections: &[u8],
+        expires_at_ms: Option<u64>,
+    ) -> Result<Self, StoreError> {
+        Self::with_key(key, sections, expires_at_ms, ObjectShape::KEYED | ObjectShape::LONG_VALUE)
+    }
+
+    /// Returns the image of a section of the value of a key.
+    pub(crate) fn of_section(key: &[u8], part: &[u8]) -> Result<Self, StoreError> {
+        Self::with_key(key, part, None, ObjectShape::SECTION)
+    }
+
+    fn with_key(
+        key: &[u8],
+        value: &[u8],
+        expires_at_ms: Option<u64>,
+        mut flags: u8,
+    ) -> Result<Self, StoreError> {
         check_key(key)?;
-        check_value(value)?;
+        check_object(value)?;
         let mut bytes = Vec::with_capacity(HEAD + 16 + key.len() + value.len());
         bytes.resize(HEAD, 0);
-        let mut flags = ObjectShape::KEYED;
         if let Some(at) = expires_at_ms {
             flags |= ObjectShape::EXPIRES;
             bytes.extend_from_slice(&at.to_ne_bytes());
@@ -43,7 +65,7 @@ impl ObjectImage {
 
     /// Returns the image of an object without a key.
     pub(crate) fn of_object(payload: &[u8]) -> Result<Self, StoreError> {
-        check_value(payload)?;
+        check_object(payload)?;
         Ok(Self { bytes: [&[0; HEAD], payload].concat(), key: 0, flags: 0, checksum: 0 })
     }
 
@@ -72,6 +94,11 @@ impl ObjectImage {
         let long = if self.key == LONG_KEY { 8 } else { 0 };
         let expiry = if self.flags & ObjectShape::EXPIRES != 0 { 8 } else { 0 };
         &self.payload()[expiry + long + key_bytes..]
+    }
+
+    /// Tells whether the value is the list of its sections.
+    pub(crate) fn is_long_value(&self) -> bool {
+        self.flags & ObjectShape::LONG_VALUE != 0
     }
 
     /// Returns when the key expires.
@@ -127,6 +154,13 @@ pub(crate) fn checksum(version: u64, shape: ObjectShape, payload: &[u8]) -> u64 
 pub(crate) fn check_key(key: &[u8]) -> Result<(), StoreError> {
     if key.len() > KEY_BYTES_MAX {
         return Err(StoreError::KeyTooLong { bytes: key.len() });
+    }
+    Ok(())
+}
+
+fn check_object(payload: &[u8]) -> Result<(), StoreError> {
+    if payload.len() > OBJECT_BYTES_MAX {
+        return Err(StoreError::ObjectTooLong { bytes: payload.len() });
     }
     Ok(())
 }

@@ -145,6 +145,10 @@ impl ObjectShape {
     pub(crate) const CHAIN: u8 = 4;
     /// The object is a session.
     pub(crate) const SESSION: u8 = 8;
+    /// The value of the key is long: the object holds the list of its sections.
+    pub(crate) const LONG_VALUE: u8 = 16;
+    /// The object is a section of a long value: it holds the key, and a part of the value.
+    pub(crate) const SECTION: u8 = 32;
 
     #[inline]
     pub(crate) fn from_word(word: u64) -> Self {

@@ -6,9 +6,12 @@ use std::time::Duration;
 /// in the same object as its value, so a key is kept far below a block.
 pub const KEY_BYTES_MAX: usize = 32 << 10;
 
-/// The largest number of bytes in a value: with the longest key and its header it fits in one block of
-/// memory.
-pub const VALUE_BYTES_MAX: usize = (1 << 20) - (34 << 10);
+/// The largest number of bytes in a value, as in Redis. The memory of the store may allow less.
+pub const VALUE_BYTES_MAX: usize = 512 << 20;
+
+/// The largest number of bytes in an object without a key, and in a section of a long value: with the longest key
+/// and its header it fits in one block of memory. A value of more bytes has several sections.
+pub const OBJECT_BYTES_MAX: usize = (1 << 20) - (34 << 10);
 
 /// The smallest memory of a store: room for the directory, one part of the table, and some blocks of objects.
 pub const MEMORY_BYTES_MIN: u64 = 8 << 20;
@@ -85,9 +88,18 @@ pub const SHARD_FULL_PERCENT: u64 = 80;
 /// How many lookups `get_many` has under way: enough to keep all of a core's outstanding misses busy.
 pub const LOOKUPS_UNDER_WAY: usize = 32;
 
-/// How many objects an eviction looks at before it gives up: some rounds through a store in which everything
-/// has been touched.
-pub const EVICTION_STEPS_MAX: usize = 1 << 24;
+/// How often a transaction that finds no room has an empty block given to the class that it needs, before it
+/// evicts or fails: more blocks than nearly all transactions need.
+pub const ROOM_ATTEMPTS_MAX: u32 = 256;
+
+/// After how many of these attempts a store that evicts makes more blocks empty, too: two classes that a
+/// transaction needs have one empty block between them.
+pub const ROOM_ATTEMPTS_WITHOUT_EVICTION: u32 = 4;
+
+/// How often an eviction goes round before it gives up: one round removes the marks of what has been touched, and
+/// further ones allow for what is touched meanwhile. Many objects, such as the buckets of fixed tables, are never
+/// evicted.
+pub const EVICTION_ROUNDS_MAX: u32 = 4;
 
 /// Up to which attempt a transaction that lost only spins before the next one; then it gives its core away,
 /// too, as the winner may need it.
@@ -106,8 +118,11 @@ pub const SAVE_REST_KEYS: usize = 100;
 /// How often a save writes what has changed meanwhile before it keeps commits out in any case. Each time takes
 /// less than the one before, unless the store is written faster than the snapshot.
 pub const SAVE_ROUNDS_MAX: usize = 16;
-/// The bytes of the body of a call or of its reply: a commit of 16 of the longest values.
+/// The bytes of the body of a call or of its reply: some 16 objects of the largest size.
 pub const CALL_BYTES_MAX: usize = 16 << 20;
+
+/// The bytes of a value in a call or its reply, which has room for the longest key beside it.
+pub const CALL_VALUE_BYTES_MAX: usize = CALL_BYTES_MAX - (64 << 10);
 
 /// The bytes of replies that wait for a client before its further calls wait, too.
 pub const REPLIES_PAUSE_BYTES: usize = 1 << 20;
@@ -153,3 +168,20 @@ pub const CONFLICT_WAIT: Duration = Duration::from_secs(10);
 
 /// How often a client asks whether it can be lent parts of the store that have come since.
 pub const REGIONS_INTERVAL: Duration = Duration::from_millis(100);
+/// The largest number of bytes in a key and a value of a fixed table together: a lookup reads eight of them.
+pub const FIXED_PAIR_BYTES_MAX: usize = 1024;
+
+/// The largest number of buckets in a shard of a fixed table, which is split by one transaction.
+pub const FIXED_SHARD_BUCKETS_MAX: u64 = 256;
+
+/// The most bits of a hash that choose a shard of a fixed table: its directory is one object, of 512 KiB at most.
+/// That is enough for 60 million keys. A larger table keeps further keys in chains.
+pub const FIXED_DEPTH_MAX: u32 = 16;
+
+/// The share of a shard's slots, in percent, from which on it is split when a key finds no room near its home. Up
+/// to this share a lookup takes at most 1.05 reads on average.
+pub const FIXED_FULL_PERCENT: u64 = 90;
+
+/// How many keys of a fixed table move on to make room for another one: with more, hardly any further key finds
+/// room.
+pub const FIXED_PATH_MAX: usize = 32;

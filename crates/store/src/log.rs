@@ -35,7 +35,7 @@ use crate::error::StoreError;
 use crate::faults::{PlantedFault, is_planted};
 use crate::image::ObjectImage;
 use crate::layout::{HEADER_BYTES, LANE_BYTES, version, word};
-use crate::limits::{LANES, RECORD_BUFFER_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::limits::{LANES, OBJECT_BYTES_MAX, RECORD_BUFFER_BYTES_MAX};
 use crate::protocol::{UnitWords, unlock};
 use crate::view::StoreView;
 
@@ -45,7 +45,7 @@ const LANE_HEAD_WORDS: usize = 4;
 /// The words of a piece before its part of the body.
 const PIECE_HEAD_WORDS: usize = 2;
 /// The most words of the body in one piece.
-const PIECE_WORDS_MAX: usize = VALUE_BYTES_MAX / 8 - PIECE_HEAD_WORDS;
+const PIECE_WORDS_MAX: usize = OBJECT_BYTES_MAX / 8 - PIECE_HEAD_WORDS;
 /// The bits of a number of runs or words beside a place.
 const COUNT_BITS: u32 = 24;
 

@@ -3,7 +3,7 @@
 use crate::entry::ObjectAddress;
 use crate::error::StoreError;
 use crate::image::check_key;
-use crate::layout::BUCKET_BYTES;
+use crate::layout::{BUCKET_BYTES, ObjectShape};
 use crate::limits::LOOKUPS_UNDER_WAY;
 use crate::table::{LocatedKey, TableSlot};
 use crate::view::{ObjectPayload, StoreView};
@@ -29,10 +29,16 @@ fn hashed(
     let old = value.as_ref().map_or(0, |value| value.len());
     let located = view.settle(|| {
         if let Some(value) = value.as_deref_mut() {
-            return view.lookup(hash, key, |payload| {
+            let found = view.lookup(hash, key, |payload| {
                 value.truncate(old);
                 payload.copy_value(value);
-            });
+            })?;
+            if matches!(found.0, LocatedKey::Present { head, .. } if head.shape.has(ObjectShape::LONG_VALUE))
+            {
+                let list = value.split_off(old);
+                view.copy_sections(&list, value)?;
+            }
+            return Ok(found);
         }
         view.lookup(hash, key, |_| ())
     });
@@ -103,7 +109,7 @@ fn expected(view: &StoreView, slot: Option<TableSlot>, key: &[u8], value: &mut V
         payload.copy_value(value);
     };
     match view.follow(slot?, key, &mut copy) {
-        Ok(Some((address, head, ()))) if head.expires_at_ms.is_none() => Some(address.place),
+        Ok(Some((address, head, ()))) if head.has_plain_value() => Some(address.place),
         _ => None,
     }
 }

@@ -1,5 +1,6 @@
 //! A store as another process of the host reads it.
 
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
@@ -42,6 +43,10 @@ impl Reader {
     /// [`Store::reader_descriptor`](crate::Store::reader_descriptor).
     pub fn open(descriptor: OwnedFd) -> Result<Self, StoreError> {
         Ok(Self { view: StoreView::new(StoreWords::of_reader(descriptor)?)? })
+    }
+
+    pub(crate) fn view(&self) -> &StoreView {
+        &self.view
     }
 
     /// Returns the value of `key`.
@@ -163,6 +168,21 @@ impl ReadTransaction<'_> {
         let read = self.snapshot.object(self.view, address);
         self.is_thwarted |= matches!(read, Err(StoreError::Conflict));
         Ok(read?.1)
+    }
+}
+
+impl ReadTransaction<'_> {
+    /// Appends the bytes `range` of the object at `address` to `to`, as far as there are any, and returns whether
+    /// there is an object.
+    pub(crate) fn object_part(
+        &mut self,
+        address: ObjectAddress,
+        range: Range<usize>,
+        to: &mut Vec<u8>,
+    ) -> Result<bool, StoreError> {
+        let read = self.snapshot.object_part(self.view, address, range, to);
+        self.is_thwarted |= matches!(read, Err(StoreError::Conflict));
+        Ok(read?.is_some())
     }
 }
 

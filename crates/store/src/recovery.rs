@@ -115,7 +115,7 @@ impl StoreCore {
             if clearing != 0 && version::is_allocated(version) {
                 // Its key goes. Maybe its shape says so already.
                 unit.fence_release();
-                if shape.has(ObjectShape::KEYED) {
+                if shape.has(ObjectShape::KEYED) || shape.has(ObjectShape::SECTION) {
                     unit.store(1, ObjectShape::free_after(shape.incarnation).to_word());
                 }
                 version = clearing;

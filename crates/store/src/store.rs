@@ -290,6 +290,7 @@ impl Store {
         mut body: impl FnMut(&mut Transaction<'_>) -> Result<T, E>,
     ) -> Result<T, E> {
         let _running = RunningBody::of(self)?;
+        let mut rooms = 0;
         for attempt in 0.. {
             // Who has lost often enough runs while nobody else commits, and cannot lose again.
             let mut alone = (attempt >= limits::ATTEMPTS_BESIDE_OTHERS).then(|| {
@@ -316,7 +317,7 @@ impl Store {
                     }
                     Err(StoreError::Conflict) => retry = Some(RetryCause::Conflict),
                     Err(StoreError::Full { needed_bytes, .. }) => {
-                        retry = Some(RetryCause::Room(needed_bytes))
+                        retry = Some(RetryCause::Room { bytes: needed_bytes, objects: 1 })
                     }
                     Err(error) => return Err(error.into()),
                 }
@@ -324,7 +325,12 @@ impl Store {
                 drop((tx, alone));
             }
             match retry {
-                Some(RetryCause::Room(bytes)) => self.core.make_room(bytes)?,
+                Some(RetryCause::Room { bytes, objects }) => {
+                    self.core.make_room(bytes, rooms)?;
+                    let mut more = 1..objects;
+                    while more.next().is_some() && self.core.make_room(bytes, rooms).is_ok() {}
+                    rooms += 1;
+                }
                 _ => {
                     count(&self.core.tallies.conflicts, 1);
                     back_off(attempt);

@@ -14,31 +14,35 @@ use crate::entry::{EntryHead, KeyVersion, KeyWatch, ObjectAddress, StoreEntry, W
 use crate::error::StoreError;
 use crate::faults::{PlantedFault, is_planted};
 use crate::gate::CommitLane;
-use crate::image::{ObjectImage, check_key};
+use crate::image::{ObjectImage, check_key, check_value};
 use crate::layout::{HEADER_BYTES, ObjectShape, version};
-use crate::limits::{READ_ATTEMPTS, TRANSACTION_OPERATIONS_MAX};
+use crate::limits::{OBJECT_BYTES_MAX, READ_ATTEMPTS, TRANSACTION_OPERATIONS_MAX};
 use crate::owner::StoreCore;
+use crate::protocol::Unsettled;
 use crate::table::LocatedKey;
-use crate::view::{ObjectPayload, StoreView, within};
+use crate::view::{ObjectHead, ObjectPayload, StoreView, within};
 use crate::writes::KeyWrite;
 
 /// What the body of [`Store::transaction`](crate::Store::transaction) reads and writes by.
 #[derive(Debug)]
 pub struct Transaction<'s> {
-    core: &'s StoreCore,
-    snapshot: ReadSet,
-    writes: WriteSet,
+    pub(crate) core: &'s StoreCore,
+    pub(crate) snapshot: ReadSet,
+    pub(crate) writes: WriteSet,
     /// The places of the objects that this transaction allocates.
-    reserved: Vec<u64>,
-    retry: Option<RetryCause>,
+    pub(crate) reserved: Vec<u64>,
+    pub(crate) retry: Option<RetryCause>,
 }
 
 /// Why a transaction has to be run again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RetryCause {
     Conflict,
-    /// An object of so many bytes had no room.
-    Room(u64),
+    /// So many objects of so many bytes had no room.
+    Room {
+        bytes: u64,
+        objects: usize,
+    },
 }
 
 /// What a transaction has read.
@@ -66,12 +70,12 @@ impl ReadSet {
 
     /// Records a read, and checks that all reads together are of one moment.
     fn record(&mut self, view: &StoreView, read: ReadRecord) -> Result<(), StoreError> {
-        self.record_with(read, |reads| {
-            // The checks come after the read.
-            view.fence_acquire();
-            let is_current = |read: &ReadRecord| view.version_of(read.place, read.kind) == Some(read.version);
-            if reads.iter().all(is_current) { Ok(()) } else { Err(StoreError::Conflict) }
-        })
+        self.record_with(
+            read,
+            |reads| {
+                if are_current(view, reads) { Ok(()) } else { Err(StoreError::Conflict) }
+            },
+        )
     }
 
     /// Records a read; `revalidate` checks, after this read, that what was read before has not changed.
@@ -99,7 +103,7 @@ impl ReadSet {
         view: &StoreView,
         key: &[u8],
         mut body: impl FnMut(ObjectPayload<'_>) -> R,
-    ) -> Result<Option<(EntryHead, R)>, StoreError> {
+    ) -> Result<Option<(ObjectHead, R)>, StoreError> {
         check_key(key)?;
         let hash = view.hash(key);
         for _ in 0..READ_ATTEMPTS {
@@ -108,7 +112,7 @@ impl ReadSet {
                     let (place, version) = (address.place, head.version);
                     self.record(view, ReadRecord { place, version, kind: UnitKind::Object })?;
                     let result = result.filter(|_| !head.is_expired(view.now_ms()));
-                    return Ok(result.map(|result| (head.entry(), result)));
+                    return Ok(result.map(|result| (head, result)));
                 }
                 Ok((LocatedKey::Absent { home, version }, _)) => {
                     self.record(view, ReadRecord { place: home, version, kind: UnitKind::Bucket })?;
@@ -122,8 +126,31 @@ impl ReadSet {
 
     /// Reads a key and its value.
     pub(crate) fn entry(&mut self, view: &StoreView, key: &[u8]) -> Result<Option<StoreEntry>, StoreError> {
-        let found = self.key(view, key, |payload| payload.part(|bytes| 0..bytes))?;
+        let found = self.part(view, key, |bytes| 0..bytes)?;
         Ok(found.map(|(head, value)| StoreEntry { value, head }))
+    }
+
+    /// Reads a key and the part of its value that `part` chooses by the number of bytes.
+    fn part(
+        &mut self,
+        view: &StoreView,
+        key: &[u8],
+        part: impl Fn(usize) -> Range<usize>,
+    ) -> Result<Option<(EntryHead, Vec<u8>)>, StoreError> {
+        let found = self.key(view, key, |payload| {
+            // Of a long value, this is the list of its sections.
+            if payload.is_long_value() { payload.part(|bytes| 0..bytes) } else { payload.part(&part) }
+        })?;
+        let Some((head, mut copied)) = found else { return Ok(None) };
+        if head.shape.has(ObjectShape::LONG_VALUE) {
+            let mut value = Vec::new();
+            view.copy_sections(&copied, &mut value).map_err(|Unsettled| StoreError::Conflict)?;
+            let wanted = within(part(value.len()), value.len());
+            value.truncate(wanted.end);
+            value.drain(..wanted.start);
+            copied = value;
+        }
+        Ok(Some((head.entry(), copied)))
     }
 
     /// Reads an object; returns its shape and its bytes.
@@ -133,21 +160,49 @@ impl ReadSet {
         address: ObjectAddress,
     ) -> Result<(ObjectShape, Vec<u8>), StoreError> {
         let mut bytes = Vec::new();
+        let shape = self.object_part(view, address, 0..usize::MAX, &mut bytes)?;
+        Ok((shape.ok_or(StoreError::NoObject(address))?, bytes))
+    }
+
+    /// Appends the bytes `range` of an object to `to`, as far as there are any; returns its shape, or `None` if
+    /// there is no object.
+    pub(crate) fn object_part(
+        &mut self,
+        view: &StoreView,
+        address: ObjectAddress,
+        range: Range<usize>,
+        to: &mut Vec<u8>,
+    ) -> Result<Option<ObjectShape>, StoreError> {
+        let old = to.len();
         for _ in 0..READ_ATTEMPTS {
-            bytes.clear();
-            match view.object_at(address, |payload| payload.copy(&mut bytes)) {
+            to.truncate(old);
+            match view.object_at(address, |payload| payload.copy_part(range.clone(), to)) {
                 Ok(Some((head, ()))) => {
                     let read =
                         ReadRecord { place: address.place, version: head.version, kind: UnitKind::Object };
                     self.record(view, read)?;
-                    return Ok((head.shape, bytes));
+                    return Ok(Some(head.shape));
                 }
-                Ok(None) => return Err(StoreError::NoObject(address)),
+                // It is gone at a moment when all else that was read is still true, or this state has passed.
+                Ok(None) if self.is_current(view) => return Ok(None),
+                Ok(None) => return Err(StoreError::Conflict),
                 Err(_) => std::hint::spin_loop(),
             }
         }
         Err(StoreError::Conflict)
     }
+
+    /// Tells whether everything that was read is unchanged.
+    fn is_current(&self, view: &StoreView) -> bool {
+        are_current(view, &self.reads)
+    }
+}
+
+/// Tells whether everything that was read is unchanged.
+fn are_current(view: &StoreView, reads: &[ReadRecord]) -> bool {
+    // The checks come after the reads.
+    view.fence_acquire();
+    reads.iter().all(|read| view.version_of(read.place, read.kind) == Some(read.version))
 }
 
 impl<'s> Transaction<'s> {
@@ -165,10 +220,12 @@ impl<'s> Transaction<'s> {
     }
 
     /// Notes what the transaction has to be run again for, whatever the body makes of the error.
-    fn noted<T>(&mut self, result: Result<T, StoreError>) -> Result<T, StoreError> {
+    pub(crate) fn noted<T>(&mut self, result: Result<T, StoreError>) -> Result<T, StoreError> {
         match &result {
             Err(StoreError::Conflict) => self.retry = Some(RetryCause::Conflict),
-            Err(StoreError::Full { needed_bytes, .. }) => self.retry = Some(RetryCause::Room(*needed_bytes)),
+            Err(StoreError::Full { needed_bytes, .. }) => {
+                self.retry = Some(RetryCause::Room { bytes: *needed_bytes, objects: 1 })
+            }
             _ => {}
         }
         result
@@ -182,22 +239,37 @@ impl<'s> Transaction<'s> {
     /// Returns the value of `key` with its version and expiry. What this transaction has put has no version
     /// yet ([`KeyVersion::ABSENT`]).
     pub fn entry(&mut self, key: &[u8]) -> Result<Option<StoreEntry>, StoreError> {
-        let found = self.read_key(key, |payload| payload.part(|bytes| 0..bytes), <[u8]>::to_vec)?;
-        Ok(found.map(|(head, value)| StoreEntry { value, head }))
+        match self.writes.keys.get(key) {
+            Some(write) => Ok(write
+                .image()
+                .map(|image| StoreEntry { value: self.own_value(image), head: own_head(image) })),
+            None => {
+                let read = self.snapshot.entry(&self.core.view, key);
+                self.noted(read)
+            }
+        }
     }
 
     /// Returns the version and expiry of `key` without its value.
     pub fn head(&mut self, key: &[u8]) -> Result<Option<EntryHead>, StoreError> {
-        Ok(self.read_key(key, |_| (), |_| ())?.map(|(head, ())| head))
+        if let Some(write) = self.writes.keys.get(key) {
+            return Ok(write.image().map(own_head));
+        }
+        let read = self.snapshot.key(&self.core.view, key, |_| ());
+        Ok(self.noted(read)?.map(|(head, ())| head.entry()))
     }
 
     /// Returns the number of bytes of the value of `key`.
     pub fn value_bytes(&mut self, key: &[u8]) -> Result<Option<usize>, StoreError> {
-        Ok(self.read_key(key, |payload| payload.value_bytes(), <[u8]>::len)?.map(|(_, bytes)| bytes))
+        if let Some(write) = self.writes.keys.get(key) {
+            return Ok(write.image().map(|image| self.own_value(image).len()));
+        }
+        let read = self.snapshot.key(&self.core.view, key, |payload| payload.value_bytes());
+        Ok(self.noted(read)?.map(|(_, bytes)| bytes))
     }
 
-    /// Returns a part of the value of `key` without copying all of it. `part` gets the number of bytes of the
-    /// value and returns which of them are wanted; what is beyond the end is left out.
+    /// Returns a part of the value of `key` without copying all of it, unless it is a long one. `part` gets the
+    /// number of bytes of the value and returns which of them are wanted; what is beyond the end is left out.
     ///
     /// ```
     /// # use caravan_store::{Store, StoreError, StoreOptions};
@@ -212,38 +284,28 @@ impl<'s> Transaction<'s> {
         key: &[u8],
         part: impl Fn(usize) -> Range<usize>,
     ) -> Result<Option<Vec<u8>>, StoreError> {
-        let found = self.read_key(
-            key,
-            |payload| payload.part(&part),
-            |value| value[within(part(value.len()), value.len())].to_vec(),
-        )?;
-        Ok(found.map(|(_, copied)| copied))
+        if let Some(write) = self.writes.keys.get(key) {
+            let value = write.image().map(|image| self.own_value(image));
+            return Ok(value.map(|value| value[within(part(value.len()), value.len())].to_vec()));
+        }
+        let read = self.snapshot.part(&self.core.view, key, part);
+        Ok(self.noted(read)?.map(|(_, copied)| copied))
     }
 
-    /// Reads a key: `stored` sees its object in the store, `written` the value that this transaction has put.
-    fn read_key<R>(
-        &mut self,
-        key: &[u8],
-        stored: impl FnMut(ObjectPayload<'_>) -> R,
-        written: impl FnOnce(&[u8]) -> R,
-    ) -> Result<Option<(EntryHead, R)>, StoreError> {
-        match self.writes.keys.get(key) {
-            Some(write) => Ok(write.image().map(|image| {
-                let head = EntryHead { version: KeyVersion::ABSENT, expires_at_ms: image.expires_at_ms() };
-                (head, written(image.value(key.len())))
-            })),
-            None => {
-                let read = self.snapshot.key(&self.core.view, key, stored);
-                self.noted(read)
-            }
+    /// Returns the value that this transaction has put.
+    fn own_value(&self, image: &ObjectImage) -> Vec<u8> {
+        let key_bytes = image.key().len();
+        if image.is_long_value() {
+            return self.own_sections(image.value(key_bytes), key_bytes);
         }
+        image.value(key_bytes).to_vec()
     }
 
     /// Fails with [`StoreError::VersionChanged`] unless `key` has this version in the store, now and at the
     /// commit. What this transaction has put does not count.
     pub fn require(&mut self, key: &[u8], version: KeyVersion) -> Result<(), StoreError> {
         let read = self.snapshot.key(&self.core.view, key, |_| ());
-        let stored = self.noted(read)?.map_or(KeyVersion::ABSENT, |(head, ())| head.version);
+        let stored = self.noted(read)?.map_or(KeyVersion::ABSENT, |(head, ())| head.entry().version);
         let is_required = stored == version || is_planted(PlantedFault::IgnoredRequirement);
         if is_required { Ok(()) } else { Err(StoreError::VersionChanged) }
     }
@@ -277,9 +339,13 @@ impl<'s> Transaction<'s> {
         value: &[u8],
         expires_at_ms: Option<u64>,
     ) -> Result<(), StoreError> {
-        let image = ObjectImage::of_key(key, value, expires_at_ms)?;
+        check_value(value)?;
         self.check_size()?;
-        self.writes.keys.insert(KeyWrite::Put(image));
+        let image = match value.len() > OBJECT_BYTES_MAX {
+            true => self.put_sections(key, value, expires_at_ms)?,
+            false => ObjectImage::of_key(key, value, expires_at_ms)?,
+        };
+        self.write_key(KeyWrite::Put(image));
         Ok(())
     }
 
@@ -287,7 +353,7 @@ impl<'s> Transaction<'s> {
     pub fn delete(&mut self, key: &[u8]) -> Result<bool, StoreError> {
         let existed = self.head(key)?.is_some();
         self.check_size()?;
-        self.writes.keys.insert(KeyWrite::Delete(key.to_vec()));
+        self.write_key(KeyWrite::Delete(key.to_vec()));
         Ok(existed)
     }
 
@@ -396,7 +462,8 @@ impl<'s> Transaction<'s> {
                 if shape.has(ObjectShape::SESSION) {
                     return Err(StoreError::NoObject(address));
                 }
-                let is_owned = !shape.has(ObjectShape::KEYED) && !shape.has(ObjectShape::CHAIN);
+                let others = ObjectShape::KEYED | ObjectShape::CHAIN | ObjectShape::SECTION;
+                let is_owned = shape.flags & others == 0;
                 if is_owned { Ok(()) } else { Err(StoreError::Keyed(address)) }
             }
         }
@@ -421,4 +488,9 @@ impl Drop for Transaction<'_> {
             self.core.blocks.give_back(&self.core.view, place);
         }
     }
+}
+
+/// Returns the head of a key that a transaction has put.
+fn own_head(image: &ObjectImage) -> EntryHead {
+    EntryHead { version: KeyVersion::ABSENT, expires_at_ms: image.expires_at_ms() }
 }

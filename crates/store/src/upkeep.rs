@@ -9,7 +9,7 @@ use crate::entry::{ObjectAddress, StoreCounts};
 use crate::error::StoreError;
 use crate::image;
 use crate::layout::{BUCKET_BYTES, HEADER_BYTES, ObjectShape, class_for, version, word};
-use crate::limits::EVICTION_STEPS_MAX;
+use crate::limits::{EVICTION_ROUNDS_MAX, ROOM_ATTEMPTS_MAX, ROOM_ATTEMPTS_WITHOUT_EVICTION};
 use crate::owner::{StoreCore, SweepHand, count};
 use crate::protocol::{UnitWords, lock, set, unlock};
 use crate::table::{BucketWord, LocatedKey, TableSlot, home_line};
@@ -19,10 +19,14 @@ use crate::writes::KeyWrite;
 impl StoreCore {
     /// Makes room for an object of `bytes` bytes, header included: by giving its class an empty block, or by
     /// eviction. The caller does not hold the gate. What is freed may be gone again when the caller tries, so
-    /// it calls this again.
-    pub(crate) fn make_room(&self, bytes: u64) -> Result<(), StoreError> {
+    /// it calls this again, and counts its calls in `attempt`: two classes that need the same block would take
+    /// it from each other for ever.
+    pub(crate) fn make_room(&self, bytes: u64, attempt: u32) -> Result<(), StoreError> {
         let object_bytes = bytes as usize;
-        if self.blocks.has_empty_block() {
+        if attempt >= ROOM_ATTEMPTS_WITHOUT_EVICTION && self.touched.is_enabled() {
+            self.evict(object_bytes);
+        }
+        if attempt < ROOM_ATTEMPTS_MAX && self.blocks.has_empty_block(&self.view, object_bytes) {
             let _alone = self.gate.alone();
             if self.blocks.change_empty_block(&self.view, object_bytes) {
                 return Ok(());
@@ -35,19 +39,28 @@ impl StoreCore {
     }
 
     /// Removes a key of the same class that has not been touched since the last visit, or, if the class has
-    /// no object, all keys of a block. Returns whether anything was removed.
+    /// none, all keys of a block. Returns whether anything was removed.
     fn evict(&self, object_bytes: usize) -> bool {
         let class = class_for(object_bytes).filter(|_| self.blocks.has_class(object_bytes));
+        self.evict_from(class) || class.is_some() && self.evict_from(None)
+    }
+
+    fn evict_from(&self, class: Option<u8>) -> bool {
         let mut block = None;
         let mut is_removed = false;
-        for _ in 0..EVICTION_STEPS_MAX {
+        let (mut before, mut rounds) = (0, 0);
+        while rounds < EVICTION_ROUNDS_MAX {
             let Some((place, at)) = self.next_place(&self.hands.evict, class) else { break };
+            rounds += u32::from(place <= before);
+            before = place;
             // Without a class: all of one block.
             if class.is_none() && is_removed && block != Some(at) {
                 return true;
             }
             block = Some(at);
-            let Some((key, head)) = self.key_at(place) else { continue };
+            let owner = self.key_at(place).map(|(key, head)| (key, place, head));
+            let owner = owner.or_else(|| self.view.owner_of_section(place));
+            let Some((key, place, head)) = owner else { continue };
             let is_expired = head.is_expired(self.view.now_ms());
             if class.is_some() && self.touched.clear(place) && !is_expired {
                 continue;
@@ -171,6 +184,9 @@ impl StoreCore {
             self.each_slot(*shard, |cell| {
                 let place = TableSlot(cell.load(Ordering::Relaxed)).address().place;
                 is_locked &= self.view.slot(place).is_some_and(|(unit, ..)| lock(unit, unit.load(0)));
+                for (_, section) in self.view.section_units(place) {
+                    is_locked &= lock(section, section.load(0));
+                }
             });
         }
         debug_assert!(is_locked, "somebody holds a lock while the gate is held alone");
@@ -182,10 +198,12 @@ impl StoreCore {
             self.each_slot(*shard, |cell| {
                 let ObjectAddress { place, incarnation } = TableSlot(cell.load(Ordering::Relaxed)).address();
                 set(cell, 0);
-                if let Some((unit, ..)) = self.view.slot(place) {
-                    unit.store(1, ObjectShape::free_after(incarnation).to_word());
+                let head =
+                    self.view.slot(place).map(|(unit, ..)| (ObjectAddress { place, incarnation }, unit));
+                for (address, unit) in self.view.section_units(place).into_iter().chain(head) {
+                    unit.store(1, ObjectShape::free_after(address.incarnation).to_word());
                     unlock(unit, version);
-                    self.blocks.give_back(&self.view, place);
+                    self.blocks.give_back(&self.view, address.place);
                 }
             });
             for unit in self.lines(*shard).skip(1) {
@@ -282,21 +300,44 @@ impl StoreCore {
         }
     }
 
+    /// Checks the sections of a key's value, and returns how many there are.
+    fn audit_sections(&self, place: u64, head: &ObjectHead) -> Result<usize, StoreError> {
+        let sections = self.view.sections_of(place, head)?;
+        for section in &sections {
+            let found = self.view.object_at(*section, |_| ());
+            if !matches!(found, Ok(Some((head, ()))) if head.shape.has(ObjectShape::SECTION)) {
+                return Err(StoreError::Damaged(format!(
+                    "a long value lists {section}, where no section is"
+                )));
+            }
+        }
+        Ok(sections.len())
+    }
+
     /// Checks that each place in use is that of a key, a bucket of a chain, or an object without a key.
     fn audit_places(&self, keys: u64, chains: u64) -> Result<(), StoreError> {
         let (mut keyed, mut chained) = (0, 0);
+        let (mut sections, mut listed) = (0, 0);
         let (mut block, mut slot) = (0, 0);
         while let Some((place, next_block, next_slot)) = self.blocks.next_used(&self.view, block, slot, None)
         {
             (block, slot) = (next_block, next_slot);
             match self.view.object(place, |_| ()) {
-                Ok(AtPlace::Object((head, ()))) if head.shape.has(ObjectShape::KEYED) => keyed += 1,
+                Ok(AtPlace::Object((head, ()))) if head.shape.has(ObjectShape::KEYED) => {
+                    keyed += 1;
+                    listed += self.audit_sections(place, &head)?;
+                }
+                Ok(AtPlace::Object((head, ()))) if head.shape.has(ObjectShape::SECTION) => sections += 1,
                 Ok(AtPlace::Object((head, ()))) if head.shape.has(ObjectShape::CHAIN) => chained += 1,
                 Ok(AtPlace::Object(_)) => {}
                 other => {
                     return Err(StoreError::Damaged(format!("{place:#x} is in use and holds {other:?}")));
                 }
             }
+        }
+        if sections != listed {
+            let text = format!("{sections} sections of long values are in use, and {listed} are listed");
+            return Err(StoreError::Damaged(text));
         }
         if (keyed, chained) != (keys, chains) {
             let text = format!(

@@ -19,7 +19,7 @@ use crate::words::StoreWords;
 pub(crate) struct StoreView {
     pub(crate) words: StoreWords,
     pub(crate) layout: StoreLayout,
-    hash_seed: u64,
+    pub(crate) hash_seed: u64,
 }
 
 /// An object as it was at one moment.
@@ -33,6 +33,12 @@ pub(crate) struct ObjectHead {
 impl ObjectHead {
     pub(crate) fn entry(&self) -> EntryHead {
         EntryHead { version: KeyVersion(self.version), expires_at_ms: self.expires_at_ms }
+    }
+
+    /// Tells whether the value is all in this object, and never expires.
+    #[inline]
+    pub(crate) fn has_plain_value(&self) -> bool {
+        self.expires_at_ms.is_none() && !self.shape.has(ObjectShape::LONG_VALUE)
     }
 
     pub(crate) fn is_expired(&self, now_ms: u64) -> bool {
@@ -95,9 +101,17 @@ impl ObjectPayload<'_> {
         bytes::copy_out(self.words, value, end - value, to);
     }
 
-    /// Returns the bytes of the value.
+    /// Tells whether the value is the list of its sections.
+    pub(crate) fn is_long_value(&self) -> bool {
+        self.shape.has(ObjectShape::LONG_VALUE)
+    }
+
+    /// Returns the number of bytes of the value.
     pub(crate) fn value_bytes(&self) -> usize {
         let (_, value, end) = self.bounds();
+        if self.is_long_value() {
+            return crate::sections::SectionList::from_bytes(&self.part(|_| 0..8)).value_bytes as usize;
+        }
         end - value
     }
 
@@ -109,6 +123,12 @@ impl ObjectPayload<'_> {
         let mut copied = Vec::with_capacity(part.len());
         bytes::copy_out(self.words, value + part.start, part.len(), &mut copied);
         copied
+    }
+
+    /// Copies the bytes `range` of the payload, as far as there are any.
+    pub(crate) fn copy_part(&self, range: Range<usize>, to: &mut Vec<u8>) {
+        let end = range.end.min(self.shape.size as usize);
+        bytes::copy_out(self.words, range.start, end.saturating_sub(range.start), to);
     }
 
     /// Copies the whole payload.
@@ -216,6 +236,15 @@ impl StoreView {
         match read {
             Ok((_, Some(at))) if same_class => Ok(at),
             _ => Err(Unsettled),
+        }
+    }
+
+    /// Appends the value in the object at `place`, which the caller has locked or nobody writes.
+    pub(crate) fn locked_value(&self, place: u64, to: &mut Vec<u8>) {
+        let Some((unit, ..)) = self.slot(place) else { return };
+        let shape = ObjectShape::from_word(unit.load(1));
+        if shape.has(ObjectShape::LONG_VALUE) {
+            ObjectPayload { words: &unit[HEADER_WORDS..], shape }.copy_value(to);
         }
     }
 

@@ -77,11 +77,10 @@ impl KeyWrites {
         self.index.get(key).copied()
     }
 
-    /// Adds a write; an earlier one of the same key is dropped.
-    pub(crate) fn insert(&mut self, write: KeyWrite) {
+    /// Adds a write in the place of an earlier one of the same key, which is returned.
+    pub(crate) fn insert(&mut self, write: KeyWrite) -> Option<KeyWrite> {
         if let Some(place) = self.place(write.key()) {
-            self.writes[place] = write;
-            return;
+            return Some(std::mem::replace(&mut self.writes[place], write));
         }
         self.writes.push(write);
         let last = self.writes.len() - 1;
@@ -89,6 +88,7 @@ impl KeyWrites {
             let from = if last == FEW { 0 } else { last };
             self.index.extend((from..=last).map(|place| (self.writes[place].key().to_vec(), place)));
         }
+        None
     }
 }
 

@@ -15,6 +15,7 @@ pub(crate) fn append(command: &mut KeyCommand<'_, '_>) -> Result<(), CommandErro
     if value.len() + more.len() > VALUE_BYTES_MAX {
         return Err(TOO_LONG);
     }
+    command.tx.require_room(value.len() + more.len())?;
     value.extend_from_slice(more);
     command.tx.put_until(key, &value, at_ms)?;
     command.reply.count(value.len());
@@ -62,6 +63,7 @@ pub(crate) fn setrange(command: &mut KeyCommand<'_, '_>) -> Result<(), CommandEr
         if end > VALUE_BYTES_MAX {
             return Err(TOO_LONG);
         }
+        command.tx.require_room(end)?;
         if value.len() < end {
             value.resize(end, 0);
         }

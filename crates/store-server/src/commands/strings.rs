@@ -1,6 +1,6 @@
 //! GET, SET and their variants.
 
-use caravan_store::{Store, StoreError};
+use caravan_store::Store;
 
 use crate::command::{KeyCommand, wrong_number};
 use crate::commands::expiry::{TimeUnit, absolute_ms};
@@ -202,7 +202,7 @@ pub(crate) fn mget(command: &mut KeyCommand<'_, '_>) -> Result<(), CommandError>
     Ok(())
 }
 
-/// Returns the keys and values of MSET after it has checked them all.
+/// Returns the keys and values of MSET.
 fn pairs<'a>(
     command: &KeyCommand<'a, '_>,
 ) -> Result<impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a>, CommandError> {
@@ -211,10 +211,7 @@ fn pairs<'a>(
         return Err(wrong_number(command.name));
     }
     let pairs = move || (1..words.len()).step_by(2).map(move |at| (words.word(at), words.word(at + 1)));
-    match pairs().find(|(_, value)| value.len() > caravan_store::limits::VALUE_BYTES_MAX) {
-        Some((_, value)) => Err(StoreError::ValueTooLong { bytes: value.len() }.into()),
-        None => Ok(pairs()),
-    }
+    Ok(pairs())
 }
 
 pub(crate) fn mset(command: &mut KeyCommand<'_, '_>) -> Result<(), CommandError> {

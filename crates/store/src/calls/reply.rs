@@ -147,6 +147,7 @@ const KEY_TOO_LONG: u16 = 7;
 const VALUE_TOO_LONG: u16 = 8;
 const TOO_LARGE: u16 = 9;
 const CONTENDED: u16 = 10;
+const CALL_TOO_LONG: u16 = 11;
 
 /// Returns the status of an error, and its numbers.
 pub(crate) fn error_fields(error: &StoreError) -> (u16, Vec<u8>) {
@@ -164,6 +165,7 @@ pub(crate) fn error_fields(error: &StoreError) -> (u16, Vec<u8>) {
         }
         StoreError::KeyTooLong { bytes } => (KEY_TOO_LONG, numbers(&[*bytes as u64])),
         StoreError::ValueTooLong { bytes } => (VALUE_TOO_LONG, numbers(&[*bytes as u64])),
+        StoreError::CallTooLong { bytes, limit } => (CALL_TOO_LONG, numbers(&[*bytes as u64, *limit as u64])),
         StoreError::TransactionTooLarge => (TOO_LARGE, Vec::new()),
         StoreError::Contended => (CONTENDED, Vec::new()),
         other => (TOLD, other.to_string().into_bytes()),
@@ -182,6 +184,7 @@ pub(crate) fn decode_error(status: u16, body: &[u8]) -> StoreError {
         TOO_SMALL => StoreError::ObjectTooSmall { bytes: number() as usize, capacity: number() as usize },
         KEY_TOO_LONG => StoreError::KeyTooLong { bytes: number() as usize },
         VALUE_TOO_LONG => StoreError::ValueTooLong { bytes: number() as usize },
+        CALL_TOO_LONG => StoreError::CallTooLong { bytes: number() as usize, limit: number() as usize },
         TOO_LARGE => StoreError::TransactionTooLarge,
         CONTENDED => StoreError::Contended,
         _ => StoreError::Refused(caravan_segment::printable(body)),

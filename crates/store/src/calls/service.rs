@@ -152,11 +152,20 @@ impl CallService {
         let hash = view.hash(key);
         let value = &mut self.value;
         let (located, _) = view.settle(|| {
-            view.lookup(hash, key, |payload| {
+            let found = view.lookup(hash, key, |payload| {
                 value.clear();
                 payload.copy_value(value);
-            })
+            })?;
+            if matches!(found.0, LocatedKey::Present { head, .. } if head.shape.has(ObjectShape::LONG_VALUE))
+            {
+                let list = std::mem::take(value);
+                view.copy_sections(&list, value)?;
+            }
+            Ok(found)
         })?;
+        if value.len() > limits::CALL_VALUE_BYTES_MAX {
+            return Err(StoreError::CallTooLong { bytes: value.len(), limit: limits::CALL_VALUE_BYTES_MAX });
+        }
         let (read, home, head) = match located {
             LocatedKey::Present { address, head, home, .. } => {
                 core.touched.touch(address.place);
@@ -186,7 +195,8 @@ impl CallService {
             view.object_at(address, |payload| payload.copy(&mut bytes))
         })?;
         let (head, ()) = found.ok_or(StoreError::NoObject(address))?;
-        let is_owned = head.shape.has(ObjectShape::KEYED) || head.shape.has(ObjectShape::CHAIN);
+        let others = ObjectShape::KEYED | ObjectShape::CHAIN | ObjectShape::SECTION | ObjectShape::SESSION;
+        let is_owned = head.shape.flags & others != 0;
         Ok((head.version, is_owned, bytes))
     }
 
@@ -196,16 +206,17 @@ impl CallService {
             return Err(StoreError::TransactionTooLarge);
         }
         let core = self.store.core();
-        loop {
+        for attempt in 0.. {
             match core.blocks.reserve(&core.view, bytes, near) {
                 Ok(address) => {
                     self.reserved.insert(address);
                     return Ok(address);
                 }
-                Err(StoreError::Full { needed_bytes, .. }) => core.make_room(needed_bytes)?,
+                Err(StoreError::Full { needed_bytes, .. }) => core.make_room(needed_bytes, attempt)?,
                 Err(error) => return Err(error),
             }
         }
+        Err(StoreError::Conflict)
     }
 
     fn give_back(&mut self, address: ObjectAddress) {
@@ -285,7 +296,7 @@ fn commit(core: &StoreCore, reads: &[ReadRecord], writes: WriteSet) -> Result<()
                 full.into_iter().for_each(|hash| core.split(hash));
                 return Ok(());
             }
-            Err(StoreError::Full { needed_bytes, .. }) => core.make_room(needed_bytes)?,
+            Err(StoreError::Full { needed_bytes, .. }) => core.make_room(needed_bytes, attempt)?,
             Err(StoreError::Conflict) if reads.is_empty() => {
                 count(&core.tallies.conflicts, 1);
                 back_off(attempt);

@@ -87,6 +87,7 @@ impl KeyLookup {
         }
         match proven_entry(bytes, address, &self.key) {
             Proof::Entry(head, _) if head.expires_at_ms.is_some() => LookupStep::Ask,
+            Proof::LongValue => LookupStep::Ask,
             Proof::Entry(head, value) => {
                 places.remember(self.hash, address);
                 let read =
@@ -142,6 +143,8 @@ impl KeyLookup {
 enum Proof {
     /// The key has this value.
     Entry(EntryHead, Vec<u8>),
+    /// The key has a value that lies in several objects.
+    LongValue,
     /// They are of several states of the object, or of one that is being written.
     Torn,
     /// The object is not the key's.
@@ -186,6 +189,7 @@ fn proven_entry(bytes: &mut [u8], address: ObjectAddress, key: &[u8]) -> Proof {
         start += 8;
     }
     match payload.get(start..).and_then(|rest| rest.split_at_checked(key_bytes)) {
+        Some((found, _)) if found == key && shape.has(ObjectShape::LONG_VALUE) => Proof::LongValue,
         Some((found, value)) if found == key => {
             Proof::Entry(EntryHead { version: KeyVersion(object_version), expires_at_ms }, value.to_vec())
         }

@@ -92,7 +92,7 @@ impl<'s> ConnectedTransaction<'s> {
                 self.snapshot.entry(&reader.view, key)
             } else {
                 let head = self.snapshot.key(&reader.view, key, |_| ());
-                head.map(|found| found.map(|(head, ())| StoreEntry { value: Vec::new(), head }))
+                head.map(|found| found.map(|(head, ())| StoreEntry { value: Vec::new(), head: head.entry() }))
             };
             return self.noted(read);
         }
@@ -153,6 +153,7 @@ impl<'s> ConnectedTransaction<'s> {
         value: &[u8],
         expires_at_ms: Option<u64>,
     ) -> Result<(), StoreError> {
+        super::check_call(value, limits::OBJECT_BYTES_MAX)?;
         let image = ObjectImage::of_key(key, value, expires_at_ms)?;
         self.check_size()?;
         self.writes.keys.insert(KeyWrite::Put(image));

@@ -50,13 +50,15 @@ fn a_key_expires_by_the_published_clock() {
 fn what_is_too_long_is_refused_by_name() {
     let store = store();
     let key = vec![b'k'; limits::KEY_BYTES_MAX];
-    let value = vec![b'v'; limits::VALUE_BYTES_MAX];
+    let value = vec![b'v'; limits::OBJECT_BYTES_MAX];
     store.put(&key, &value).unwrap();
     assert_eq!(store.get(&key).unwrap().unwrap(), value);
-    let (long_key, long_value) = ([&key[..], b"k"].concat(), [&value[..], b"v"].concat());
+    let (long_key, long_value) = ([&key[..], b"k"].concat(), vec![0; limits::VALUE_BYTES_MAX + 1]);
     assert!(matches!(store.put(&long_key, b""), Err(StoreError::KeyTooLong { .. })));
     assert!(matches!(store.get(&long_key), Err(StoreError::KeyTooLong { .. })));
     assert!(matches!(store.put(b"", &long_value), Err(StoreError::ValueTooLong { .. })));
+    let long_object = limits::OBJECT_BYTES_MAX + 1;
+    assert!(matches!(store.alloc(long_object, None), Err(StoreError::ObjectTooLong { .. })));
     store.put(b"", b"").unwrap();
     assert_eq!(store.get(b"").unwrap().unwrap(), b"");
 }

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use caravan_store::faults::{PlantedFault, plant};
 
-use crate::{cuts, hunter, kills, memory, owner, save, threads};
+use crate::{cuts, fixed, hunter, kills, memory, owner, save, threads};
 
 const ROLE: &str = "CARAVAN_STORE_TEST_ROLE";
 const FAULT: &str = "CARAVAN_STORE_TEST_FAULT";
@@ -18,6 +18,7 @@ const FAULTS: &[PlantedFault] = &[
     PlantedFault::NoValidation,
     PlantedFault::NoRevalidation,
     PlantedFault::HastyAbsence,
+    PlantedFault::UnjoinedBuckets,
     PlantedFault::NoRecord,
     PlantedFault::NoRedo,
     PlantedFault::RedoAlways,
@@ -34,6 +35,7 @@ const ROLES: &[(&str, Role)] = &[
     ("classes", hunter::read_classes),
     ("limited", memory::make_within_a_limit),
     ("present", hunter::read_present),
+    ("fixed", fixed::read_fixed),
     ("sums", threads::move_and_sum),
     ("claims", threads::claim_keys),
     ("counts", threads::count_up),

@@ -211,6 +211,28 @@ fn cases() -> Vec<Case> {
             action: |store, _| store.clear().unwrap(),
             may_be: all_or_nothing,
         },
+        Case {
+            name: "a long value that is exchanged for another",
+            options: options(2 * MEMORY),
+            begin: |store| {
+                store.put(b"long", &vec![1; 1_200_000]).unwrap();
+                Vec::new()
+            },
+            action: |store, _| store.put(b"long", &vec![2; 1_300_000]).unwrap(),
+            may_be: all_or_nothing,
+        },
+        Case {
+            name: "the deletion of long values with all keys",
+            options: options(2 * MEMORY),
+            begin: |store| {
+                put_keys(store, 10, 24);
+                store.put(b"long", &vec![1; 1_200_000]).unwrap();
+                store.put(b"longer", &vec![2; 2_100_000]).unwrap();
+                Vec::new()
+            },
+            action: |store, _| store.clear().unwrap(),
+            may_be: all_or_nothing,
+        },
     ]
 }
 

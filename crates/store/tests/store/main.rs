@@ -3,10 +3,12 @@
 mod basics;
 mod children;
 mod cuts;
+mod fixed;
 mod growth;
 mod hunter;
 mod kills;
 mod litmus;
+mod long_values;
 mod memory;
 mod model;
 mod owner;

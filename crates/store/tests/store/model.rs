@@ -19,7 +19,7 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let key = 0..KEYS;
     // Sizes of every class, most of them small.
-    let bytes = prop_oneof![8 => 0..200_usize, 2 => 0..20_000_usize, 1 => 0..limits::VALUE_BYTES_MAX];
+    let bytes = prop_oneof![8 => 0..200_usize, 2 => 0..20_000_usize, 1 => 0..3 * limits::OBJECT_BYTES_MAX];
     let expires_in = prop_oneof![3 => Just(None), 1 => (0..50_u64).prop_map(Some)];
     prop_oneof![
         20 => (key.clone(), bytes, expires_in).prop_map(|(key, bytes, expires_in)| Step::Put { key, bytes, expires_in }),
