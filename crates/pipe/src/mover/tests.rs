@@ -432,8 +432,7 @@ fn mapped() -> (DataConnection, DataConnection) {
 /// Returns both ends of a hop over a simulated network, and the network.
 fn simulated(seed: u64, faults: Faults) -> (DataConnection, DataConnection, Arc<World>, JoinHandle<()>) {
     let arena_bytes = Link::arena_bytes(RING_BYTES).expect("a size");
-    let (network, near, far) =
-        World::pair(seed, arena_bytes, World::capabilities(seed)).expect("a network");
+    let (network, near, far) = World::pair(seed, arena_bytes, World::capabilities(seed)).expect("a network");
     let network = Arc::new(network);
     let carried = Arc::clone(&network);
     let carrier = std::thread::spawn(move || carried.carry());
