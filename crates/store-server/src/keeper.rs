@@ -188,7 +188,7 @@ impl StoreKeeper {
             _ if !self.has_served => self.is_over = true,
             Some(server) => match server.phase {
                 ServerPhase::Opening | ServerPhase::Serving => server.end(true),
-                // Whoever was to be replaced ends without a save; another one saves.
+                // One that leaves does not save, and one that starts cannot yet: another turn does.
                 _ if saves => {}
                 _ => self.is_over = true,
             },
@@ -237,8 +237,8 @@ impl StoreKeeper {
             ServerPhase::Waiting => self.give_settings(),
             ServerPhase::Serving if before != ServerPhase::Serving => self.note_serving(),
             ServerPhase::Starting => server.kill_if_late(SERVER_START_MAX),
-            // At the end, a save takes as long as it takes.
-            ServerPhase::Ending if !self.is_ending => server.kill_if_late(SERVER_END_MAX),
+            ServerPhase::Leaving => server.kill_if_late(SERVER_END_MAX),
+            // A save takes as long as it takes.
             _ => {}
         }
         Ok(())
@@ -280,6 +280,10 @@ impl StoreKeeper {
     /// The server has died.
     fn lose(&mut self, pid: u32, phase: ServerPhase, death: &ServerDeath) -> Result<(), ServeError> {
         self.start_at = Instant::now();
+        if self.is_ending && phase == ServerPhase::Leaving && self.settings.save.is_some() {
+            // Another one saves.
+            return Ok(());
+        }
         if self.is_ending {
             self.is_over = true;
             let is_saved = phase == ServerPhase::Ending && death.status.success();
@@ -302,8 +306,8 @@ impl StoreKeeper {
                 return Ok(());
             }
         }
-        // A server that was told to end made room for one that has died since.
-        if phase != ServerPhase::Ending {
+        // A server that was told to leave made room for one that has died since.
+        if phase != ServerPhase::Leaving {
             self.note_loss(format!("the server (process {pid}) has died: {death}"));
         }
         Ok(())
@@ -345,7 +349,7 @@ impl StoreKeeper {
         }
         match (candidate.phase, &mut self.server) {
             (ServerPhase::Starting, _) => candidate.kill_if_late(SERVER_START_MAX),
-            (_, Some(server)) if server.phase == ServerPhase::Ending => {}
+            (_, Some(server)) if server.phase == ServerPhase::Leaving => {}
             (_, Some(server)) => server.end(false),
             (_, None) => {
                 self.server = upgrade.candidate.take();

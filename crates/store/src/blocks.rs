@@ -256,17 +256,17 @@ impl Blocks {
         format_block(view, block, changes, 0, version::new(time, false));
     }
 
-    /// Tells whether an object that is in use begins at `place`.
-    pub(crate) fn is_in_use(&self, view: &StoreView, place: u64) -> bool {
-        let Some((block, offset)) = view.layout.block_of(place) else { return false };
+    /// Returns the first of some places at which no object that is in use begins.
+    pub(crate) fn first_unused(&self, view: &StoreView, places: &[u64]) -> Option<u64> {
         let state = self.state();
-        state.blocks.get(block as usize).is_some_and(|found| match found.class {
-            BlockClass::Objects(class) => {
-                let bytes = CLASS_BYTES[usize::from(class)];
-                offset % bytes == 0 && found.is_used(offset / bytes)
-            }
-            BlockClass::Shards => false,
-        })
+        let is_used = |place: u64| {
+            let (block, offset) = view.layout.block_of(place)?;
+            let found = state.blocks.get(block as usize)?;
+            let BlockClass::Objects(class) = found.class else { return None };
+            let bytes = CLASS_BYTES[usize::from(class)];
+            Some(offset % bytes == 0 && found.is_used(offset / bytes))
+        };
+        places.iter().copied().find(|place| is_used(*place) != Some(true))
     }
 
     /// Gives the place of an object back. Its header says already that it is free.

@@ -30,6 +30,13 @@ pub const IN_PLACE_BYTES_MAX: usize = 1024;
 /// The private memory that a lane keeps between two commits.
 pub const RECORD_BUFFER_BYTES_MAX: usize = 64 << 10;
 
+/// How long an owner waits for the one before to be gone. A process that it was just starting has its descriptors,
+/// and thereby its lock, until it runs a program of its own.
+pub const OWNER_WAIT: Duration = Duration::from_secs(1);
+
+/// The sleep between two attempts to become the owner.
+pub const OWNER_PAUSE: Duration = Duration::from_millis(1);
+
 /// The largest number of sessions: each takes 4 KiB of the store's memory, and a server serves fewer clients.
 pub const SESSIONS_MAX: u64 = 16 << 10;
 
@@ -53,8 +60,8 @@ pub const TRANSACTION_OPERATIONS_MAX: usize = 1 << 20;
 pub const READ_ATTEMPTS: u32 = 8;
 
 /// How long a read waits for a writer in all. A writer that runs is done in less than a millisecond. One that
-/// was killed is done once the next owner has taken the memory over, which takes about a second for each 10
-/// GiB, and a moment more for somebody to notice and to start it.
+/// was killed is done once the next owner has taken the memory over: about half a second for each GiB, and a
+/// moment for somebody to notice and to start it.
 pub const READ_WAIT: Duration = Duration::from_secs(10);
 
 /// For how long a waiting read only gives its core away, before it sleeps.

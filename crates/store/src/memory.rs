@@ -3,6 +3,7 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use caravan_segment::Segment;
 use rustix::fs::{FlockOperation, Mode, OFlags};
@@ -11,6 +12,7 @@ use rustix::io::Errno;
 use crate::blocks::store_word;
 use crate::error::StoreError;
 use crate::layout::{BLOCK_BYTES, FIRST_PAGE_BYTES, MAGIC, MAGIC_UNFINISHED, StoreLayout, word};
+use crate::limits::{OWNER_PAUSE, OWNER_WAIT};
 use crate::options::StoreOptions;
 use crate::protocol::UnitWords;
 use crate::view::StoreView;
@@ -76,10 +78,14 @@ fn own(memory: &OwnedFd) -> Result<OwnedFd, StoreError> {
     let path = format!("/proc/self/fd/{}", memory.as_raw_fd());
     let ownership = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         .map_err(|error| StoreError::system("open(/proc/self/fd)", error))?;
-    match rustix::fs::flock(&ownership, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(ownership),
-        Err(Errno::WOULDBLOCK) => Err(StoreError::Owned),
-        Err(error) => Err(StoreError::system("flock", error)),
+    let begin = Instant::now();
+    loop {
+        match rustix::fs::flock(&ownership, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(ownership),
+            Err(Errno::WOULDBLOCK) if begin.elapsed() < OWNER_WAIT => std::thread::sleep(OWNER_PAUSE),
+            Err(Errno::WOULDBLOCK) => return Err(StoreError::Owned),
+            Err(error) => return Err(StoreError::system("flock", error)),
+        }
     }
 }
 

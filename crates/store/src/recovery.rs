@@ -45,6 +45,8 @@ use crate::table::{BucketWord, HashSuffix, TableSlot};
 /// What the headers of a memory say.
 #[derive(Debug, Default)]
 struct FoundObjects {
+    /// The newest version.
+    newest: u64,
     keyed: u64,
     sessions: u64,
     /// The places of the buckets of chains.
@@ -58,17 +60,20 @@ impl StoreCore {
         log::redo(&self.view)?;
         let classes = self.block_classes()?;
         let shards = self.shard_places(&classes);
-        // A block gets its class by the clock, so that is right first.
-        self.restore_clock(&classes, &shards);
+        let mut found = FoundObjects::default();
+        for shard in &shards {
+            found.newest = self.lines(*shard).map(|unit| unit.load(0)).fold(found.newest, u64::max);
+        }
         for (block, class) in (0..).zip(&classes) {
             if class.is_none() {
+                // The clock is in the memory, too, and below no version unless that is damaged.
                 self.blocks.restore_class(&self.view, block, self.next_time());
             }
-        }
-        let mut found = FoundObjects::default();
-        for class in classes {
             let class = class.unwrap_or(BlockClass::Objects(0));
             self.blocks.restore_block(&self.view, class, |place| self.restore_object(place, &mut found))?;
+        }
+        if let Some([clock]) = self.view.unit(word::TIME, 1) {
+            clock.fetch_max(version::time(found.newest), Ordering::AcqRel);
         }
         self.restore_directory(&shards)?;
         self.restore_table(&shards, found)?;
@@ -98,35 +103,18 @@ impl StoreCore {
         blocks.flat_map(|(block, _)| places(block)).collect()
     }
 
-    /// Raises the clock above all versions.
-    fn restore_clock(&self, classes: &[Option<BlockClass>], shards: &HashSet<u64>) {
-        let mut newest = 0;
-        for shard in shards {
-            newest = self.lines(*shard).map(|unit| unit.load(0)).fold(newest, u64::max);
-        }
-        for (block, class) in (0..).zip(classes) {
-            if let Some(BlockClass::Objects(class)) = class {
-                let place = self.view.layout.block_place(block);
-                let versions =
-                    crate::blocks::slot_offsets(*class).map(|offset| self.view.load(place + offset));
-                newest = versions.fold(newest, u64::max);
-            }
-        }
-        if let Some([clock]) = self.view.unit(word::TIME, 1) {
-            clock.fetch_max(version::time(newest), Ordering::AcqRel);
-        }
-    }
-
     /// Unlocks what is at `place`, and returns whether it is an object.
     fn restore_object(&self, place: u64, found: &mut FoundObjects) -> Result<bool, StoreError> {
         let Some((unit, ..)) = self.view.slot(place) else { return Ok(false) };
         let mut version = unit.load(0) & !version::LOCKED;
+        found.newest = found.newest.max(version);
         let is_locked = version != unit.load(0);
         let shape = ObjectShape::from_word(unit.load(1));
         if is_locked {
             let clearing = self.view.load(word::CLEARING);
             if clearing != 0 && version::is_allocated(version) {
                 // Its key goes. Maybe its shape says so already.
+                unit.fence_release();
                 if shape.has(ObjectShape::KEYED) {
                     unit.store(1, ObjectShape::free_after(shape.incarnation).to_word());
                 }
@@ -190,22 +178,19 @@ impl StoreCore {
     fn restore_table(&self, shards: &HashSet<u64>, found: FoundObjects) -> Result<(), StoreError> {
         let live: HashSet<u64> = self.shards().into_iter().collect();
         let mut keys = 0;
+        let mut places = Vec::new();
         let mut linked = HashSet::new();
         for shard in &live {
             self.unlock_lines(*shard);
             self.each_chain(*shard, |place| linked.insert(place))?;
-            let mut shard_keys = 0;
-            let mut lost = None;
+            places.clear();
             self.each_slot(*shard, |cell| {
-                shard_keys += 1;
-                let place = TableSlot(cell.load(Ordering::Relaxed)).address().place;
-                if !self.blocks.is_in_use(&self.view, place) {
-                    lost = Some(place);
-                }
+                places.push(TableSlot(cell.load(Ordering::Relaxed)).address().place);
             });
-            if let Some(place) = lost {
+            if let Some(place) = self.blocks.first_unused(&self.view, &places) {
                 return Err(StoreError::Damaged(format!("a slot leads to {place:#x}, where no object is")));
             }
+            let shard_keys = places.len() as u64;
             if let Some(count) = self.shard_keys(shard + BUCKET_BYTES) {
                 count.store(shard_keys, Ordering::Relaxed);
             }
@@ -230,6 +215,8 @@ impl StoreCore {
     fn unlock_lines(&self, shard: u64) {
         let clearing = self.view.load(word::CLEARING);
         if clearing != 0 {
+            // The owner before locked them: pairs with the second acquire fence in `protocol::read`.
+            self.view.fence_release();
             self.each_slot(shard, |cell| set(cell, 0));
         }
         for unit in self.lines(shard) {
@@ -248,7 +235,7 @@ impl StoreCore {
                 if chain == 0 {
                     break;
                 }
-                if !self.blocks.is_in_use(&self.view, chain) || !each(chain) {
+                if self.blocks.first_unused(&self.view, &[chain]).is_some() || !each(chain) {
                     return Err(StoreError::Damaged(format!("a chain leads to {chain:#x}, where none is")));
                 }
                 chain = self.view.load(chain + 8 * HEADER_WORDS as u64) << 3;

@@ -76,7 +76,7 @@ impl Store {
     ///
     /// `memory` is a descriptor from [`new_memory`](Self::new_memory) with the right to write, a copy of which
     /// somebody else may keep, so that the memory outlives this process. At a time, one process owns it
-    /// ([`StoreError::Owned`]); that ends when the process ends or drops the store. The options have the same
+    /// ([`StoreError::Owned`], after a wait of a second); that ends when the process ends or drops the store. The options have the same
     /// `memory_bytes` each time.
     ///
     /// ```

@@ -1,12 +1,13 @@
 //! Tests of a store's keeper: servers that die or are replaced, the end, and files of snapshots.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use caravan_store::Reader;
 use caravan_store_server::keeper::channel::{KeeperChannel, ServerAnswer, ServerOrder};
@@ -340,6 +341,31 @@ fn what_was_saved_at_the_end_is_there_at_the_next_start() {
         let mode = std::fs::metadata(&file).expect("saved").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
     }
+}
+
+#[test]
+fn an_end_in_the_middle_of_an_upgrade_saves() {
+    let folder = Folder::new();
+    let file = folder.path().join("snapshot").display().to_string();
+    let mut served = Served::start_in(folder, &["--save", &file]);
+    served.client().call(&[b"SET", b"long", &vec![b'x'; 900_000]]).expect("an answer");
+    // The server that is to leave waits for a client that takes nothing of its replies.
+    let mut silent = UnixStream::connect(served.socket()).expect("connected");
+    silent.write_all(&b"GET long\r\n".repeat(20)).expect("sent");
+    let mut upgrade = caravan();
+    upgrade.env("XDG_RUNTIME_DIR", served.folder.path()).args(["store", "upgrade"]);
+    let upgrade = upgrade.stderr(Stdio::piped()).spawn().expect("it starts");
+    wait_for("the old server to leave", || {
+        let mut client = UnixStream::connect(served.socket()).expect("connected");
+        client.set_read_timeout(Some(Duration::from_millis(300))).expect("set");
+        client.write_all(b"PING\r\n").expect("sent");
+        client.read(&mut [0; 7]).is_err()
+    });
+    assert_eq!(served.end(Signal::TERM), (Some(0), String::new()));
+    assert_eq!(upgrade.wait_with_output().expect("ended").status.code(), Some(1));
+    let folder = std::mem::replace(&mut served.folder, Folder::new());
+    let again = Served::start_in(folder, &["--load", &file]);
+    assert_eq!(again.said(&["get", "long"]).len(), 900_000);
 }
 
 #[test]

@@ -23,7 +23,9 @@ pub(crate) enum ServerPhase {
     Opening,
     /// It serves.
     Serving,
-    /// It was told to end.
+    /// It was told to end, so that another one can take its place.
+    Leaving,
+    /// It was told to save, if it is to, and to end.
     Ending,
 }
 
@@ -81,7 +83,7 @@ impl ServerProcess {
         if self.channel.send(&ServerOrder::End { saves }, &[]).is_err() {
             self.kill();
         }
-        self.enter(ServerPhase::Ending);
+        self.enter(if saves { ServerPhase::Ending } else { ServerPhase::Leaving });
     }
 
     /// Kills it if its phase takes too long.
@@ -119,7 +121,7 @@ impl ServerProcess {
                 }
                 // Without its end of the channel, it could not be told anything.
                 Err(ChannelEnd::Closed | ChannelEnd::Empty) => {
-                    if is_alive && self.phase != ServerPhase::Ending {
+                    if is_alive && !matches!(self.phase, ServerPhase::Leaving | ServerPhase::Ending) {
                         self.kill();
                     }
                     break;
