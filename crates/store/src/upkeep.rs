@@ -1,5 +1,6 @@
 //! What the owner does now and then: room for new objects, expiry, eviction, the scrubber, the audit.
 
+use std::collections::HashSet;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
@@ -177,12 +178,14 @@ impl StoreCore {
         let _alone = self.gate.alone();
         let shards = self.shards();
         let mut is_locked = true;
+        let mut occupied = HashSet::new();
         for shard in &shards {
             for unit in self.lines(*shard).skip(1) {
                 is_locked &= lock(unit, unit.load(0));
             }
             self.each_slot(*shard, |cell| {
                 let place = TableSlot(cell.load(Ordering::Relaxed)).address().place;
+                occupied.insert(self.view.words.place_of(cell) / BUCKET_BYTES);
                 is_locked &= self.view.slot(place).is_some_and(|(unit, ..)| lock(unit, unit.load(0)));
                 for (_, section) in self.view.section_units(place) {
                     is_locked &= lock(section, section.load(0));
@@ -207,7 +210,12 @@ impl StoreCore {
                 }
             });
             for unit in self.lines(*shard).skip(1) {
-                unlock(unit, version);
+                // A bucket that was the home of no key says as before that a key is absent.
+                let line = self.view.words.place_of(&unit[0]) / BUCKET_BYTES;
+                let is_empty = !occupied.contains(&line)
+                    && !occupied.contains(&(line + 1))
+                    && BucketWord::from_word(unit.load(1)).chain == 0;
+                unlock(unit, if is_empty { unit.load(0) & !version::LOCKED } else { version });
             }
             if let Some(keys) = self.shard_keys(shard + BUCKET_BYTES) {
                 keys.store(0, Ordering::Relaxed);
