@@ -250,6 +250,8 @@ impl<'c> CommitSteps<'c> {
                     }
                     let bucket = self.lock_slot(home, slot_place, old)?;
                     let new = self.lock_new(image, Some(address))?;
+                    // To the eviction it is a key that is used, not a new one.
+                    self.core.touched.touch(new.place);
                     self.change_slot(bucket, slot_place, TableSlot::new(hash, new).0)?;
                 } else {
                     let bucket = self.lock_slot(home, slot_place, old)?;

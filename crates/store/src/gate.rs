@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-use crate::limits::LANES;
+use crate::limits::{LANES, RECORD_BUFFER_BYTES_MAX};
 use crate::log::RecordBuffer;
 
 /// The lanes of the log.
@@ -44,6 +44,11 @@ static THREADS: AtomicUsize = AtomicUsize::new(0);
 impl CommitGate {
     pub(crate) fn new() -> Self {
         Self { lanes: std::array::from_fn(|_| LaneLock::default()) }
+    }
+
+    /// Returns the bytes of private memory that the lanes take.
+    pub(crate) fn private_bytes() -> u64 {
+        (LANES * (size_of::<LaneLock>() + RECORD_BUFFER_BYTES_MAX)) as u64
     }
 
     fn wait(&self, number: usize) -> CommitLane<'_> {

@@ -40,6 +40,8 @@ pub(crate) mod word {
     pub(crate) const MAGIC: u64 = 0;
     pub(crate) const REGION_BYTES: u64 = 8;
     pub(crate) const HASH_SEED: u64 = 16;
+    /// XXH3-64 of the words before.
+    pub(crate) const CHECKSUM: u64 = 24;
     /// These change, each in a cache line of its own.
     pub(crate) const COMMITTED: u64 = 64;
     pub(crate) const NOW_MS: u64 = 128;
@@ -240,6 +242,12 @@ const fn class_bytes() -> [u32; CLASSES] {
 pub(crate) fn class_for(bytes: usize) -> Option<u8> {
     let class = CLASS_BYTES.partition_point(|size| (*size as usize) < bytes);
     (class < CLASSES).then_some(class as u8)
+}
+
+/// Returns the checksum of the words that never change.
+pub(crate) fn words_checksum(region_bytes: u64, hash_seed: u64) -> u64 {
+    let bytes = [MAGIC, region_bytes, hash_seed].map(u64::to_ne_bytes).concat();
+    twox_hash::XxHash3_64::oneshot(&bytes)
 }
 
 /// Reads the layout from a mapped region, and refuses one that is none.

@@ -30,8 +30,9 @@ pub const LANES: usize = 32;
 /// place and then exchanged, because what is overwritten goes through the log.
 pub const IN_PLACE_BYTES_MAX: usize = 1024;
 
-/// The private memory that a lane keeps between two commits.
-pub const RECORD_BUFFER_BYTES_MAX: usize = 64 << 10;
+/// The private memory that a lane keeps between two commits; the memory limit of a store counts it. Records that
+/// fit in a lane do.
+pub const RECORD_BUFFER_BYTES_MAX: usize = 8 << 10;
 
 /// How long an owner waits for the one before to be gone. A process that it was just starting has its descriptors,
 /// and thereby its lock, until it runs a program of its own.
@@ -63,8 +64,8 @@ pub const TRANSACTION_OPERATIONS_MAX: usize = 1 << 20;
 pub const READ_ATTEMPTS: u32 = 8;
 
 /// How long a read waits for a writer in all. A writer that runs is done in less than a millisecond. One that
-/// was killed is done once the next owner has taken the memory over, which takes about a second for each 10
-/// GiB, and a moment more for somebody to notice and to start it.
+/// was killed is done once the next owner has taken the memory over: about half a second for each GiB, and a
+/// moment for somebody to notice and to start it.
 pub const READ_WAIT: Duration = Duration::from_secs(10);
 
 /// For how long a waiting read only gives its core away, before it sleeps.

@@ -11,7 +11,9 @@ use rustix::io::Errno;
 
 use crate::blocks::store_word;
 use crate::error::StoreError;
-use crate::layout::{BLOCK_BYTES, FIRST_PAGE_BYTES, MAGIC, MAGIC_UNFINISHED, StoreLayout, word};
+use crate::layout::{
+    BLOCK_BYTES, FIRST_PAGE_BYTES, MAGIC, MAGIC_UNFINISHED, StoreLayout, word, words_checksum,
+};
 use crate::limits::{OWNER_PAUSE, OWNER_WAIT};
 use crate::options::StoreOptions;
 use crate::protocol::UnitWords;
@@ -45,6 +47,10 @@ impl OwnedMemory {
             _ if page[..length].iter().all(|byte| *byte == 0) => true,
             _ => return Err(StoreError::NotAStore("it is not empty, and is no store of this version")),
         };
+        let checksum = words_checksum(page_word(word::REGION_BYTES), page_word(word::HASH_SEED));
+        if !is_new && page_word(word::CHECKSUM) != checksum {
+            return Err(StoreError::Damaged("its first words are not what was written".to_owned()));
+        }
         if !is_new && page_word(word::REGION_BYTES) != options.memory_bytes {
             return Err(StoreError::Options(format!(
                 "memory_bytes is {}, and the store was made with {}: give it that number again",
@@ -101,7 +107,9 @@ fn begin(segment: &Arc<Segment>, layout: &StoreLayout, memory_bytes: u64) -> Res
     words.publish(MAGIC_UNFINISHED);
     (1..words.len()).for_each(|index| words.store(index, 0));
     words.store(word::REGION_BYTES as usize / 8, memory_bytes);
-    words.store(word::HASH_SEED as usize / 8, u64::from_ne_bytes(seed));
+    let seed = u64::from_ne_bytes(seed);
+    words.store(word::HASH_SEED as usize / 8, seed);
+    words.store(word::CHECKSUM as usize / 8, words_checksum(memory_bytes, seed));
     words[word::COMMITTED as usize / 8].store(layout.blocks_place, Ordering::Release);
     Ok(())
 }

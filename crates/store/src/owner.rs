@@ -65,10 +65,11 @@ impl StoreCore {
     pub(crate) fn open(memory: OwnedFd, options: &StoreOptions) -> Result<Self, StoreError> {
         options.check()?;
         let touched = TouchedMarks::new(options);
+        let private_bytes = touched.private_bytes() + CommitGate::private_bytes();
         let OwnedMemory { segment, view, ownership, is_new } = OwnedMemory::open(memory, options)?;
         let core = Self {
             view,
-            blocks: Blocks::new(segment, options.memory_bytes, touched.private_bytes()),
+            blocks: Blocks::new(segment, options.memory_bytes, private_bytes),
             gate: CommitGate::new(),
             tallies: StoreTallies::default(),
             touched,

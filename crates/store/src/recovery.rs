@@ -114,6 +114,7 @@ impl StoreCore {
             let clearing = self.view.load(word::CLEARING);
             if clearing != 0 && version::is_allocated(version) {
                 // Its key goes. Maybe its shape says so already.
+                unit.fence_release();
                 if shape.has(ObjectShape::KEYED) || shape.has(ObjectShape::SECTION) {
                     unit.store(1, ObjectShape::free_after(shape.incarnation).to_word());
                 }
@@ -214,6 +215,8 @@ impl StoreCore {
     fn unlock_lines(&self, shard: u64) {
         let clearing = self.view.load(word::CLEARING);
         if clearing != 0 {
+            // The owner before locked them: pairs with the second acquire fence in `protocol::read`.
+            self.view.fence_release();
             self.each_slot(shard, |cell| set(cell, 0));
         }
         for unit in self.lines(shard) {

@@ -83,3 +83,49 @@ fn what_is_no_memory_of_this_store_is_refused() {
         .unwrap();
     assert_eq!(bytes, b"something else");
 }
+
+/// A number that follows from a number (splitmix64).
+fn mixed(number: u64) -> u64 {
+    let mut z = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z ^ z >> 27
+}
+
+#[test]
+fn a_damaged_memory_is_refused_or_read_and_nothing_worse() {
+    let memory = Store::new_memory("restart").unwrap();
+    let options = StoreOptions::new(8 << 20);
+    let open = || Store::open(memory.try_clone().unwrap(), options.clone());
+    let store = open().unwrap();
+    // Full enough for chains.
+    (0..4800).for_each(|number| store.put(&key(number), b"value").unwrap());
+    let used = store.counts().used_bytes.min(3 << 20);
+    drop(store);
+    let mut whole = vec![0; used as usize];
+    rustix::io::pread(&memory, &mut whole, 0).unwrap();
+    let rounds =
+        std::env::var("CARAVAN_CUTS").map_or(200, |text| text.parse().expect("CARAVAN_CUTS is a number"));
+    let mut refused = 0;
+    for seed in 0..rounds {
+        rustix::io::pwrite(&memory, &whole, 0).unwrap();
+        // In the words of the store, the directory and the classes; in the lanes; anywhere.
+        let range = [8192, 150_000, used][seed as usize % 3];
+        let place = (mixed(seed) % range) & !7;
+        let mut word = [0; 8];
+        rustix::io::pread(&memory, &mut word, place).unwrap();
+        let word = match seed / 3 % 3 {
+            0 => u64::from_ne_bytes(word) ^ 1 << (mixed(seed + 1) % 64),
+            1 => mixed(seed + 1),
+            _ => 0,
+        };
+        rustix::io::pwrite(&memory, &word.to_ne_bytes(), place).unwrap();
+        match open() {
+            Ok(store) => {
+                let _ = store.audit();
+                (0..20).for_each(|number| drop(store.head(&key(number))));
+            }
+            Err(_) => refused += 1,
+        }
+    }
+    assert!(refused > 0);
+}
