@@ -65,11 +65,21 @@ fn checksum(version: u64, payload: &[u8]) -> u64 {
     twox_hash::XxHash3_64::oneshot_with_seed(version, payload)
 }
 
-/// Writes the object until `is_done`, and leaves pauses of at most the length of some reads, in which one can succeed.
+/// Writes the object until `is_done`, and leaves pauses of at most the length of some reads: after a write, so that one
+/// can succeed, and in the middle of it.
 fn write(region: &Region, bytes: usize, is_done: &AtomicBool, read_ns: &AtomicU64) {
     let memory = region.memory();
     let payloads: Vec<Vec<u8>> = (0..PAYLOADS).map(|number| payload(2 * number, bytes)).collect();
     let mut random = Random::new(bytes as u64);
+    let mut pause_at_times = || {
+        if random.below(4) == 0 {
+            let pause = Duration::from_nanos(random.below(read_ns.load(Ordering::Relaxed) + 1));
+            let begun = Instant::now();
+            while begun.elapsed() < pause {
+                std::thread::yield_now();
+            }
+        }
+    };
     for version in (2_u64..).step_by(2) {
         if is_done.load(Ordering::Relaxed) {
             break;
@@ -79,16 +89,14 @@ fn write(region: &Region, bytes: usize, is_done: &AtomicBool, read_ns: &AtomicU6
         memory.word(0).store(locked, Ordering::Relaxed);
         fence(Ordering::Release);
         memory.word(8).store(checksum(version, payload), Ordering::Relaxed);
-        memory.copy_in(HEAD, payload);
+        let (first, second) = payload.split_at(bytes / 2);
+        memory.copy_in(HEAD, first);
+        // Where writer and device share a core, hardly any read comes in the middle of a write by itself.
+        pause_at_times();
+        memory.copy_in(HEAD + first.len(), second);
         memory.word(0).store(version, Ordering::Release);
         // Most of the time the next write follows at once.
-        if random.below(4) == 0 {
-            let pause = Duration::from_nanos(random.below(read_ns.load(Ordering::Relaxed) + 1));
-            let begun = Instant::now();
-            while begun.elapsed() < pause {
-                std::thread::yield_now();
-            }
-        }
+        pause_at_times();
     }
 }
 
