@@ -41,6 +41,10 @@ impl StoreCore {
     /// Splits the shard of a hash, if it is still too full and there is memory.
     pub(crate) fn split(&self, hash: u64) {
         let _alone = self.gate.alone();
+        if self.is_restoring() {
+            // A lock of the owner before may be on what would move.
+            return;
+        }
         let shard = self.view.shard(hash);
         let keys = self.shard_keys(shard + BUCKET_BYTES).map_or(0, |keys| keys.load(Ordering::Relaxed));
         if keys > HOMES * SLOTS as u64 * SHARD_FULL_PERCENT / 100 {
