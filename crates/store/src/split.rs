@@ -252,7 +252,10 @@ impl StoreCore {
     pub(crate) fn count_keys(&self, come: &[(u64, u64)], gone: &[u64]) -> Option<u64> {
         let mut full = None;
         for (hash, home) in come {
-            let keys = self.shard_keys(*home).map_or(0, |keys| keys.fetch_add(1, Ordering::Relaxed) + 1);
+            let keys = self.shard_keys(*home).map_or(0, |keys| {
+                // Below 0 if the count of a key that has gone came before that of its coming.
+                keys.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
+            });
             if self.is_too_full(keys) {
                 full = Some(*hash);
             }
