@@ -61,7 +61,7 @@ fn an_owner_works_before_the_memory_is_restored() {
     let mut store = open(&memory).unwrap();
     (0..3000).for_each(|number| store.put(&key(number), &value(number % 300)).unwrap());
     for round in 0..20 {
-        (round..3000).step_by(7).for_each(|number| drop(store.delete(&key(number)).unwrap()));
+        (round..3000).step_by(7).for_each(|number| _ = store.delete(&key(number)).unwrap());
         // Sometimes its locks stay behind, sometimes its record.
         cut_after(u64::from(round) * 2, || drop(store.put(&key(3), b"cut")));
         drop(store);
