@@ -4,6 +4,7 @@ mod case;
 mod lmdb;
 mod mapped;
 mod pairs;
+mod restart;
 mod server;
 mod socket;
 
@@ -152,6 +153,9 @@ impl<'a> StoreBed<'a> {
             StoreCase::Socket { operation, .. } => operation,
             _ => PairOperation::Get,
         };
+        if case == StoreCase::Restart {
+            return restart::sample(running, self.args.keys, self.args.seconds, self.interrupt);
+        }
         let before = running.usage()?;
         let outcome = running.client.sample(
             operation,

@@ -4,6 +4,7 @@
 //! Invariants: a place that is in use lies in a block of objects, at a multiple of its class's size;
 //! `used_count` of a block is the number of bits set in `used`; a block is in `partial` of its class if it
 //! has a free place, and maybe if it has none; a block changes its class only when nothing in it is in use.
+//! A block that is not restored yet after the end of another owner counts as full, and nothing is reserved in it.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -44,6 +45,7 @@ struct MemoryBlock {
     slots: u32,
     used_count: u32,
     is_partial: bool,
+    is_restored: bool,
     /// Where the search for a free place goes on.
     hint: u32,
     used: Vec<u64>,
@@ -56,7 +58,14 @@ impl MemoryBlock {
             BlockClass::Objects(class) => BLOCK_BYTES as u32 / CLASS_BYTES[usize::from(class)],
         };
         let used = vec![0; slots.div_ceil(64) as usize];
-        Self { class, slots, used_count: 0, is_partial: false, hint: 0, used }
+        Self { class, slots, used_count: 0, is_partial: false, is_restored: true, hint: 0, used }
+    }
+
+    /// Returns a block of another owner, of which nobody has looked yet what is in use.
+    fn unrestored(class: BlockClass) -> Self {
+        let mut block = Self::new(class);
+        block.used.fill(u64::MAX);
+        Self { used_count: block.slots, is_restored: false, ..block }
     }
 
     fn is_used(&self, slot: u32) -> bool {
@@ -275,31 +284,41 @@ impl Blocks {
         Ok(Some(index as u32))
     }
 
-    /// Adds the next block of a memory that is taken over, of which the slots are in use for which `is_used`
-    /// says so; it is called for each slot, with its place.
+    /// Adds the next block of a memory that is taken over.
+    pub(crate) fn add_unrestored(&self, class: BlockClass) {
+        let mut state = self.state();
+        let block = MemoryBlock::unrestored(class);
+        state.private_bytes += block.private_bytes();
+        state.blocks.push(block);
+    }
+
+    /// Finds out what is in use of a block, unless that is known: the slots for which `is_used` says so, which is
+    /// called for each, with its place. The caller excludes all commits, so that none is about to give back a place
+    /// that its header says already to be free.
     pub(crate) fn restore_block(
         &self,
         view: &StoreView,
-        class: BlockClass,
+        index: u32,
         mut is_used: impl FnMut(u64) -> Result<bool, StoreError>,
     ) -> Result<(), StoreError> {
         let mut state = self.state();
-        let index = state.blocks.len() as u64;
-        let mut block = MemoryBlock::new(class);
-        if let BlockClass::Objects(class) = class {
-            for slot in 0..block.slots {
-                let offset = u64::from(slot) * u64::from(CLASS_BYTES[usize::from(class)]);
-                if is_used(view.layout.block_place(index) + offset)? {
+        let Some(found) = state.blocks.get_mut(index as usize) else { return Ok(()) };
+        if found.is_restored {
+            return Ok(());
+        }
+        let mut block = MemoryBlock::new(found.class);
+        if let BlockClass::Objects(class) = block.class {
+            for (slot, offset) in (0..block.slots).zip(slot_offsets(class)) {
+                if is_used(view.layout.block_place(index.into()) + offset)? {
                     block.used[slot as usize / 64] |= 1 << (slot % 64);
                     block.used_count += 1;
                 }
             }
         }
-        state.private_bytes += block.private_bytes();
         let has_room = block.used_count < block.slots;
-        state.blocks.push(block);
+        *found = block;
         if has_room {
-            state.offer(index as u32);
+            state.offer(index);
         }
         Ok(())
     }
@@ -407,7 +426,7 @@ impl BlocksState {
 
     fn take_in(&mut self, view: &StoreView, block: u32, class: u8) -> Option<u64> {
         let found = self.blocks.get_mut(block as usize)?;
-        if found.class != BlockClass::Objects(class) {
+        if found.class != BlockClass::Objects(class) || !found.is_restored {
             return None;
         }
         let offset = found.take()? * CLASS_BYTES[usize::from(class)];
@@ -417,7 +436,8 @@ impl BlocksState {
     /// Takes `count` neighbouring places, and returns the block and the first slot.
     fn take_run(&mut self, class: u8, count: u32) -> Option<(u32, u32)> {
         let has_room = |block: &MemoryBlock| {
-            block.class == BlockClass::Objects(class) && block.slots - block.used_count >= count
+            let is_own = block.class == BlockClass::Objects(class) && block.is_restored;
+            is_own && block.slots - block.used_count >= count
         };
         let blocks = self.blocks.iter_mut().enumerate().filter(|(_, block)| has_room(block));
         blocks.into_iter().find_map(|(index, block)| Some((index as u32, block.take_run(count)?)))
@@ -439,7 +459,7 @@ impl BlocksState {
     fn offer(&mut self, block: u32) {
         let found = &mut self.blocks[block as usize];
         if let BlockClass::Objects(class) = found.class {
-            if !found.is_partial {
+            if !found.is_partial && found.is_restored {
                 found.is_partial = true;
                 self.partial[usize::from(class)].push(block);
             }

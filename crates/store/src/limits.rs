@@ -41,6 +41,10 @@ pub const OWNER_WAIT: Duration = Duration::from_secs(1);
 /// The sleep between two attempts to become the owner.
 pub const OWNER_PAUSE: Duration = Duration::from_millis(1);
 
+/// How long a step of a restoration keeps other commits waiting; one block or shard takes less.
+pub const RESTORE_STEP: Duration = Duration::from_micros(300);
+/// The pause after each such step: long enough that who waits for the gate is woken, and takes it.
+pub const RESTORE_PAUSE: Duration = Duration::from_micros(100);
 /// The largest number of sessions: each takes 4 KiB of the store's memory, and a server serves fewer clients.
 pub const SESSIONS_MAX: u64 = 16 << 10;
 

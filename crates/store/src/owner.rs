@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use crate::blocks::Blocks;
 use crate::error::StoreError;
@@ -12,6 +12,7 @@ use crate::layout::word;
 use crate::limits;
 use crate::memory::{self, OwnedMemory};
 use crate::options::{Eviction, StoreOptions};
+use crate::recovery::Restoration;
 use crate::save::ChangedKeys;
 use crate::view::StoreView;
 
@@ -25,11 +26,14 @@ pub(crate) struct StoreCore {
     pub(crate) gate: CommitGate,
     pub(crate) tallies: StoreTallies,
     pub(crate) touched: TouchedMarks,
-    /// The number of sessions, those included that are being opened.
-    pub(crate) sessions: AtomicU64,
+    /// The number of sessions, those included that are being opened. After another owner's end it may be below 0: some
+    /// have been closed that are not counted yet.
+    pub(crate) sessions: AtomicI64,
     pub(crate) hands: SweepHands,
     /// What a save still has to write.
     pub(crate) changed: ChangedKeys,
+    /// What is not restored yet after another owner's end. Locked after the gate.
+    pub(crate) restoration: Mutex<Option<Restoration>>,
     /// Keeps other owners out. The last field, as fields are dropped in order.
     _ownership: OwnedFd,
 }
@@ -64,7 +68,8 @@ pub(crate) fn count(tally: &AtomicU64, more: u64) {
 }
 
 impl StoreCore {
-    /// Makes a store in an empty memory, or takes over the one that is there.
+    /// Makes a store in an empty memory, or takes over the one that is there, of which
+    /// [`restore`](Self::restore) does the rest.
     pub(crate) fn open(memory: OwnedFd, options: &StoreOptions) -> Result<Self, StoreError> {
         options.check()?;
         let touched = TouchedMarks::new(options);
@@ -76,16 +81,17 @@ impl StoreCore {
             gate: CommitGate::new(),
             tallies: StoreTallies::default(),
             touched,
-            sessions: AtomicU64::new(0),
+            sessions: AtomicI64::new(0),
             hands: SweepHands::default(),
             changed: ChangedKeys::default(),
+            restoration: Mutex::new(None),
             _ownership: ownership,
         };
         if is_new {
             core.first_shard()?;
             memory::finish(&core.view);
         } else {
-            core.recover()?;
+            core.take_over()?;
         }
         Ok(core)
     }

@@ -11,6 +11,12 @@
 //! | the numbers of keys | the slots of the table |
 //! | the number of sessions | the headers |
 //!
+//! Only the log, the classes and the directory are looked at before the new owner commits: that takes milliseconds,
+//! however large the store is. The rest follows in steps, each of which holds the gate alone, block by block and shard
+//! by shard ([`StoreCore::restore`]). Until then a block counts as full, no shard is split, a lock that is left
+//! keeps what it is on from being read or written, and the number of keys is what the shards' own counters say. Nothing
+//! else depends on it: what a slot leads to is compared with the key at every use.
+//!
 //! And what was under way is ended, so that it has happened completely or not at all:
 //!
 //! | what was under way | what the memory may hold | what is done |
@@ -28,6 +34,8 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::blocks::store_word;
 use crate::error::StoreError;
@@ -36,49 +44,127 @@ use crate::layout::{
     BLOCK_BYTES, BUCKET_BYTES, BlockClass, BlockWord, CLASS_BYTES, HEADER_BYTES, HEADER_WORDS, ObjectShape,
     SHARD_BYTES, version, word,
 };
-use crate::limits::CHAIN_BUCKETS_MAX;
+use crate::limits::{CHAIN_BUCKETS_MAX, RESTORE_STEP};
 use crate::log;
-use crate::owner::StoreCore;
+use crate::owner::{StoreCore, count};
 use crate::protocol::{UnitWords, set, unlock};
 use crate::table::{BucketWord, HashSuffix, TableSlot};
 
-/// What the headers of a memory say.
+/// What is still to be restored: first all blocks, then all shards, then what those do not lead to is freed.
+#[derive(Debug)]
+pub(crate) struct Restoration {
+    /// The blocks of then.
+    blocks: u32,
+    next_block: u32,
+    /// The places of buckets of chains in the blocks before.
+    chains: Vec<u64>,
+    /// The shards of the table, and which of them is next. None is split meanwhile.
+    shards: Vec<u64>,
+    next_shard: usize,
+    /// The places of buckets of chains to which the shards before lead.
+    linked: HashSet<u64>,
+}
+
+/// What a unit of the memory says.
 #[derive(Debug, Default)]
 struct FoundObjects {
     /// The newest version.
     newest: u64,
-    keyed: u64,
-    sessions: u64,
+    sessions: i64,
     /// The places of the buckets of chains.
     chains: Vec<u64>,
 }
 
 impl StoreCore {
-    /// Takes over the memory. Nobody else has this core yet.
-    pub(crate) fn recover(&self) -> Result<(), StoreError> {
+    /// Takes over the memory, as far as must be done before anybody may use it. Nobody else has this core yet.
+    pub(crate) fn take_over(&self) -> Result<(), StoreError> {
         // First, as it is what readers wait for most.
         log::redo(&self.view)?;
         let classes = self.block_classes()?;
-        let shards = self.shard_places(&classes);
-        let mut found = FoundObjects::default();
-        for shard in &shards {
-            found.newest = self.lines(*shard).map(|unit| unit.load(0)).fold(found.newest, u64::max);
-        }
         for (block, class) in (0..).zip(&classes) {
             if class.is_none() {
                 // The clock is in the memory, too, and below no version unless that is damaged.
                 self.blocks.restore_class(&self.view, block, self.next_time());
             }
-            let class = class.unwrap_or(BlockClass::Objects(0));
-            self.blocks.restore_block(&self.view, class, |place| self.restore_object(place, &mut found))?;
+            self.blocks.add_unrestored(class.unwrap_or(BlockClass::Objects(0)));
+        }
+        self.restore_directory(&classes)?;
+        let shards = self.shards();
+        let counters = shards.iter().filter_map(|shard| self.shard_keys(shard + BUCKET_BYTES));
+        let keys = counters.map(|keys| keys.load(Ordering::Relaxed)).fold(0, u64::wrapping_add);
+        self.tallies.keys.store(keys, Ordering::Relaxed);
+        *self.restoration() = Some(Restoration {
+            blocks: classes.len() as u32,
+            next_block: 0,
+            chains: Vec::new(),
+            shards,
+            next_shard: 0,
+            linked: HashSet::new(),
+        });
+        if self.view.load(word::CLEARING) != 0 {
+            // What is locked goes, and no new lock may be taken for one of these.
+            self.restore(None)?;
+        }
+        Ok(())
+    }
+
+    fn restoration(&self) -> MutexGuard<'_, Option<Restoration>> {
+        self.restoration.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells whether something of the memory is not restored yet.
+    pub(crate) fn is_restoring(&self) -> bool {
+        self.restoration().is_some()
+    }
+
+    /// Restores the rest of the memory; with a pause, in steps of [`RESTORE_STEP`], after each of which it lets others
+    /// commit for so long. The caller does not hold the gate.
+    ///
+    /// While the gate is held alone no commit of this owner is under way, so every lock is one of the owner before,
+    /// and each header says whether its place is in use, unless that is reserved: for that, its block must have
+    /// been restored.
+    pub(crate) fn restore(&self, pause: Option<Duration>) -> Result<(), StoreError> {
+        while self.is_restoring() {
+            let alone = self.gate.alone();
+            let mut restoration = self.restoration();
+            let begin = Instant::now();
+            while let Some(rest) = &mut *restoration {
+                if !self.restore_next(rest)? {
+                    *restoration = None;
+                }
+                if pause.is_some() && begin.elapsed() >= RESTORE_STEP {
+                    break;
+                }
+            }
+            let is_left = restoration.is_some();
+            drop((restoration, alone));
+            if let Some(pause) = pause.filter(|_| is_left) {
+                std::thread::sleep(pause);
+            }
+        }
+        Ok(())
+    }
+
+    /// Restores a block or a shard, or does what comes after all of them. Returns whether something is left to do.
+    fn restore_next(&self, rest: &mut Restoration) -> Result<bool, StoreError> {
+        let mut found = FoundObjects::default();
+        if rest.next_block < rest.blocks {
+            let restore_object = |place| self.restore_object(place, &mut found);
+            self.blocks.restore_block(&self.view, rest.next_block, restore_object)?;
+            rest.next_block += 1;
+            rest.chains.append(&mut found.chains);
+            self.sessions.fetch_add(found.sessions, Ordering::Relaxed);
+        } else if let Some(shard) = rest.shards.get(rest.next_shard) {
+            self.restore_shard(*shard, &mut found, &mut rest.linked)?;
+            rest.next_shard += 1;
+        } else {
+            self.free_unreached(rest)?;
+            return Ok(false);
         }
         if let Some([clock]) = self.view.unit(word::TIME, 1) {
             clock.fetch_max(version::time(found.newest), Ordering::AcqRel);
         }
-        self.restore_directory(&shards)?;
-        self.restore_table(&shards, found)?;
-        store_word(&self.view, word::CLEARING, 0);
-        Ok(())
+        Ok(true)
     }
 
     /// Returns the classes of all blocks.
@@ -92,15 +178,6 @@ impl StoreCore {
             class => Ok(class),
         };
         (0..blocks).map(class).collect()
-    }
-
-    fn shard_places(&self, classes: &[Option<BlockClass>]) -> HashSet<u64> {
-        let blocks = (0..).zip(classes).filter(|(_, class)| **class == Some(BlockClass::Shards));
-        let places = |block| {
-            let place = self.view.layout.block_place(block);
-            (0..BLOCK_BYTES / SHARD_BYTES).map(move |shard| place + shard * SHARD_BYTES)
-        };
-        blocks.flat_map(|(block, _)| places(block)).collect()
     }
 
     /// Unlocks what is at `place`, and returns whether it is an object.
@@ -128,8 +205,7 @@ impl StoreCore {
         if shape.size as usize > 8 * unit.len() - HEADER_BYTES {
             return Err(StoreError::Damaged(format!("the object at {place:#x} has {} bytes", shape.size)));
         }
-        found.keyed += u64::from(shape.has(ObjectShape::KEYED));
-        found.sessions += u64::from(shape.has(ObjectShape::SESSION));
+        found.sessions += i64::from(shape.has(ObjectShape::SESSION));
         if shape.has(ObjectShape::CHAIN) {
             found.chains.push(place);
         }
@@ -137,8 +213,13 @@ impl StoreCore {
     }
 
     /// Makes all entries of a shard that was being split lead to it again.
-    fn restore_directory(&self, shards: &HashSet<u64>) -> Result<(), StoreError> {
+    fn restore_directory(&self, classes: &[Option<BlockClass>]) -> Result<(), StoreError> {
         let view = &self.view;
+        let is_shard = |place: u64| {
+            let block =
+                view.layout.block_of(place).filter(|(_, offset)| u64::from(*offset) % SHARD_BYTES == 0);
+            block.is_some_and(|(block, _)| classes.get(block as usize) == Some(&Some(BlockClass::Shards)))
+        };
         let depth = view.load(word::DEPTH);
         if depth > u64::from(view.layout.depth_max) {
             return Err(StoreError::Damaged(format!("the directory has the depth {depth}")));
@@ -147,7 +228,7 @@ impl StoreCore {
         let mut found: Vec<(HashSuffix, u64)> = Vec::new();
         for entry in 0..1 << depth {
             let shard = view.load(entry_place(entry));
-            let keys = shards.contains(&shard).then(|| self.shard_suffix(shard)).flatten();
+            let keys = is_shard(shard).then(|| self.shard_suffix(shard)).flatten();
             let Some(keys) = keys.filter(|keys| u64::from(keys.depth) <= depth) else {
                 return Err(StoreError::Damaged(format!("entry {entry} of the directory leads to no shard")));
             };
@@ -174,45 +255,52 @@ impl StoreCore {
         BucketWord::from_word(self.view.load(shard + BUCKET_BYTES + 8)).keys
     }
 
-    /// Unlocks the buckets of the table, counts its keys, and frees what it does not lead to.
-    fn restore_table(&self, shards: &HashSet<u64>, found: FoundObjects) -> Result<(), StoreError> {
-        let live: HashSet<u64> = self.shards().into_iter().collect();
-        let mut keys = 0;
+    /// Unlocks the buckets of a shard, and counts its keys.
+    fn restore_shard(
+        &self,
+        shard: u64,
+        found: &mut FoundObjects,
+        linked: &mut HashSet<u64>,
+    ) -> Result<(), StoreError> {
+        self.unlock_lines(shard, found);
+        self.each_chain(shard, |place| linked.insert(place))?;
         let mut places = Vec::new();
-        let mut linked = HashSet::new();
-        for shard in &live {
-            self.unlock_lines(*shard);
-            self.each_chain(*shard, |place| linked.insert(place))?;
-            places.clear();
-            self.each_slot(*shard, |cell| {
-                places.push(TableSlot(cell.load(Ordering::Relaxed)).address().place);
-            });
-            if let Some(place) = self.blocks.first_unused(&self.view, &places) {
-                return Err(StoreError::Damaged(format!("a slot leads to {place:#x}, where no object is")));
-            }
-            let shard_keys = places.len() as u64;
-            if let Some(count) = self.shard_keys(shard + BUCKET_BYTES) {
-                count.store(shard_keys, Ordering::Relaxed);
-            }
-            keys += shard_keys;
+        self.each_slot(shard, |cell| {
+            places.push(TableSlot(cell.load(Ordering::Relaxed)).address().place);
+        });
+        if let Some(place) = self.blocks.first_unused(&self.view, &places) {
+            return Err(StoreError::Damaged(format!("a slot leads to {place:#x}, where no object is")));
         }
-        if keys != found.keyed {
-            let text = format!("{} objects have keys, and {keys} slots lead to one", found.keyed);
-            return Err(StoreError::Damaged(text));
+        if let Some(counter) = self.shard_keys(shard + BUCKET_BYTES) {
+            let keys = places.len() as u64;
+            // The owner before may have died between a commit and its count.
+            count(&self.tallies.keys, keys.wrapping_sub(counter.load(Ordering::Relaxed)));
+            counter.store(keys, Ordering::Relaxed);
         }
-        self.tallies.keys.store(keys, Ordering::Relaxed);
-        self.sessions.store(found.sessions, Ordering::Relaxed);
-        found
-            .chains
-            .iter()
-            .filter(|place| !linked.contains(place))
-            .for_each(|place| self.free_chain_bucket(*place));
-        shards.difference(&live).for_each(|shard| self.restore_free_shard(*shard));
+        Ok(())
+    }
+
+    /// Frees the buckets of chains and the shards to which nothing leads.
+    fn free_unreached(&self, rest: &Restoration) -> Result<(), StoreError> {
+        let unlinked = rest.chains.iter().filter(|place| !rest.linked.contains(place));
+        unlinked.for_each(|place| self.free_chain_bucket(*place));
+        let classes = self.block_classes()?;
+        let blocks = (0..).zip(classes).take(rest.blocks as usize);
+        for (block, _) in blocks.filter(|(_, class)| *class == Some(BlockClass::Shards)) {
+            let place = self.view.layout.block_place(block);
+            let shards = (0..BLOCK_BYTES / SHARD_BYTES).map(|shard| place + shard * SHARD_BYTES);
+            shards
+                .filter(|shard| rest.shards.binary_search(shard).is_err())
+                .for_each(|shard| self.restore_free_shard(shard));
+        }
+        if self.view.load(word::CLEARING) != 0 {
+            store_word(&self.view, word::CLEARING, 0);
+        }
         Ok(())
     }
 
     /// Unlocks the buckets of a shard, and empties them if all keys were being deleted.
-    fn unlock_lines(&self, shard: u64) {
+    fn unlock_lines(&self, shard: u64, found: &mut FoundObjects) {
         let clearing = self.view.load(word::CLEARING);
         if clearing != 0 {
             // The owner before locked them: pairs with the second acquire fence in `protocol::read`.
@@ -221,6 +309,7 @@ impl StoreCore {
         }
         for unit in self.lines(shard) {
             let version = unit.load(0);
+            found.newest = found.newest.max(version);
             if version & version::LOCKED != 0 {
                 unlock(unit, if clearing == 0 { version & !version::LOCKED } else { clearing });
             }

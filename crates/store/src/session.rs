@@ -82,7 +82,7 @@ impl Store {
     /// this owner. Whoever serves clients closes the sessions of those that stay away.
     pub fn open_session(&self) -> Result<SessionId, StoreError> {
         let opened = self.core().sessions.fetch_add(1, Ordering::Relaxed);
-        let session = if opened < SESSIONS_MAX {
+        let session = if opened < SESSIONS_MAX as i64 {
             self.transaction(|tx| tx.alloc_session())
         } else {
             Err(StoreError::TooManySessions)

@@ -41,6 +41,10 @@ impl StoreCore {
     /// Splits the shard of a hash, if it is still too full and there is memory.
     pub(crate) fn split(&self, hash: u64) {
         let _alone = self.gate.alone();
+        if self.is_restoring() {
+            // A lock of the owner before may be on what would move.
+            return;
+        }
         let shard = self.view.shard(hash);
         let keys = self.shard_keys(shard + BUCKET_BYTES).map_or(0, |keys| keys.load(Ordering::Relaxed));
         if keys > HOMES * SLOTS as u64 * SHARD_FULL_PERCENT / 100 {
@@ -248,7 +252,10 @@ impl StoreCore {
     pub(crate) fn count_keys(&self, come: &[(u64, u64)], gone: &[u64]) -> Option<u64> {
         let mut full = None;
         for (hash, home) in come {
-            let keys = self.shard_keys(*home).map_or(0, |keys| keys.fetch_add(1, Ordering::Relaxed) + 1);
+            let keys = self.shard_keys(*home).map_or(0, |keys| {
+                // Below 0 if the count of a key that has gone came before that of its coming.
+                keys.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
+            });
             if self.is_too_full(keys) {
                 full = Some(*hash);
             }

@@ -93,7 +93,26 @@ impl Store {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn open(memory: OwnedFd, options: StoreOptions) -> Result<Self, StoreError> {
+        let store = Self::take_over(memory, options)?;
+        store.core.restore(None)?;
+        Ok(store)
+    }
+
+    /// Opens a store as [`open`](Self::open) does, but returns long before that if the store is large and another
+    /// owner has ended: as soon as what this one had promised is there. The caller then calls
+    /// [`restore`](Self::restore) on a thread of its own, and uses the store meanwhile. Until that is done,
+    ///
+    /// - what the owner before had locked waits: reads do, and writes may do the work themselves;
+    /// - places that were free are not used, but new memory is; when there is none, a write does the work itself;
+    /// - the number of keys may be wrong by what was being written when that owner ended.
+    pub fn take_over(memory: OwnedFd, options: StoreOptions) -> Result<Self, StoreError> {
         Ok(Self { core: StoreCore::open(memory, &options)? })
+    }
+
+    /// Finishes what [`take_over`](Self::take_over) has begun, in small steps between which others commit. Returns at
+    /// once if nothing is left to do. [`StoreError::Damaged`] says that the memory is not what an owner leaves behind.
+    pub fn restore(&self) -> Result<(), StoreError> {
+        self.core.restore(Some(limits::RESTORE_PAUSE))
     }
 
     /// Makes an empty memory for [`open`](Self::open). `name` is its name in `/proc/PID/maps`.
@@ -333,6 +352,10 @@ impl Store {
                 }
                 _ => {
                     count(&self.core.tallies.conflicts, 1);
+                    if attempt >= limits::ATTEMPTS_BESIDE_OTHERS {
+                        // Nobody else commits: it may have met a lock of the owner before.
+                        self.restore()?;
+                    }
                     back_off(attempt);
                 }
             }

@@ -24,6 +24,10 @@ impl StoreCore {
     /// it from each other for ever.
     pub(crate) fn make_room(&self, bytes: u64, attempt: u32) -> Result<(), StoreError> {
         let object_bytes = bytes as usize;
+        // What is not restored counts as full.
+        if self.is_restoring() {
+            return self.restore(None);
+        }
         if attempt >= ROOM_ATTEMPTS_WITHOUT_EVICTION && self.touched.is_enabled() {
             self.evict(object_bytes);
         }
@@ -175,6 +179,7 @@ impl StoreCore {
 
     /// Deletes all keys at one moment: all of them are locked before the first one goes.
     pub(crate) fn clear(&self) -> Result<(), StoreError> {
+        self.restore(None)?;
         let _alone = self.gate.alone();
         let shards = self.shards();
         let mut is_locked = true;
@@ -246,6 +251,7 @@ impl StoreCore {
 
     /// Checks that what is allocated can be reached, and the reverse.
     pub(crate) fn audit(&self) -> Result<(), StoreError> {
+        self.restore(None)?;
         let _alone = self.gate.alone();
         let damaged = |text: String| Err(StoreError::Damaged(text));
         let mut keys = 0;

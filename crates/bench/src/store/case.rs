@@ -18,6 +18,7 @@ pub enum StoreCase {
     Put,
     Socket { operation: PairOperation, pipeline: usize },
     Memory,
+    Restart,
 }
 
 /// A benchmark, as `--list` shows it.
@@ -37,7 +38,7 @@ const fn socket(operation: PairOperation, pipeline: usize) -> StoreCase {
 }
 
 /// All benchmarks, in the order in which they run.
-pub const BENCHMARKS: [StoreBenchmark; 8] = [
+pub const BENCHMARKS: [StoreBenchmark; 9] = [
     benchmark(
         "get",
         StoreCase::Get,
@@ -66,6 +67,11 @@ pub const BENCHMARKS: [StoreBenchmark; 8] = [
         "SET on 20 connections, pipelines of 64",
     ),
     benchmark("memory", StoreCase::Memory, "memory for each pair, everything included"),
+    benchmark(
+        "restart",
+        StoreCase::Restart,
+        "time without writes when the server is killed, and upgraded; mapped reads meanwhile",
+    ),
 ];
 
 /// Returns the benchmarks that `--only` names, all of them for none.
@@ -99,6 +105,14 @@ const MEMORY: [Figure; 2] = [
     Figure::new("counted_bytes", "as it counts itself", Shown::Median),
 ];
 
+const RESTART: [Figure; 5] = [
+    Figure::new("kill_ms", "ms without a write after SIGKILL", Shown::Chart),
+    Figure::new("upgrade_ms", "in an upgrade", Shown::Spread),
+    Figure::new("failed_reads", "failed reads", Shown::Spread),
+    Figure::new("lost_writes", "lost writes", Shown::Spread),
+    Figure::new("reads_mops", "M reads/s", Shown::Median),
+];
+
 /// What takes turns in a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreRun {
@@ -125,6 +139,7 @@ impl StoreCase {
             (Self::Get | Self::GetMany, StoreRun::Server(PairServer::Caravan)) => false,
             (Self::Get, StoreRun::Lmdb) | (Self::Put, StoreRun::Server(_)) => false,
             (Self::Socket { .. }, run) => matches!(run, StoreRun::Server(_)),
+            (Self::Restart, run) => run == StoreRun::Server(PairServer::Caravan),
             (Self::Memory, run) => matches!(run, StoreRun::Server(_) | StoreRun::Lmdb),
             _ => true,
         }
@@ -145,6 +160,7 @@ impl StoreCase {
             Self::Put => &PUT,
             Self::Socket { .. } => &SOCKET,
             Self::Memory => &MEMORY,
+            Self::Restart => &RESTART,
         }
     }
 
@@ -175,6 +191,12 @@ impl StoreCase {
                 vec![least, times("redis", 10.0), times("valkey", 10.0), times("lmdb", 2.0)]
             }
             Self::Put => Vec::new(),
+            Self::Restart => vec![
+                goal("a write within 50 ms after SIGKILL", "kill_ms", None, Bound::Below(50.0)),
+                goal("a write within 50 ms in an upgrade", "upgrade_ms", None, Bound::Below(50.0)),
+                goal("no read fails", "failed_reads", None, Bound::Below(1.0)),
+                goal("no acknowledged write is lost", "lost_writes", None, Bound::Below(1.0)),
+            ],
             Self::Socket { .. } => {
                 let less = |peer: &str| {
                     let text = format!("less processor time than {peer}");

@@ -112,7 +112,7 @@ pub struct RunningServer {
     pub resident_bytes: f64,
     pub counted_bytes: Option<f64>,
     process: ChildProgram,
-    #[allow(dead_code, reason = "is removed after the process has ended")]
+    /// It is removed after the process has ended.
     folder: Scratch,
 }
 
@@ -137,6 +137,23 @@ impl RunningServer {
         let counted_bytes = before.1.zip(after.1).map(|(before, after)| each(before, after));
         let resident_bytes = each(before.0, after.0);
         Ok(Self { server, client, pid, resident_bytes, counted_bytes, process, folder })
+    }
+
+    /// Returns the process that serves.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Connects the client again, and finds out which process serves by now.
+    pub fn reconnect(&mut self) -> Result<(), Error> {
+        self.client = SocketClient::connect(&self.socket(), self.server.protocol(), CONNECTIONS)?;
+        self.pid = self.client.info("process_id")? as i32;
+        Ok(())
+    }
+
+    /// Returns the path of the server's socket.
+    pub fn socket(&self) -> PathBuf {
+        self.folder.path().join("socket")
     }
 
     /// Returns the processor time of the server so far.

@@ -50,6 +50,7 @@ pub fn run() -> Result<ExitCode, Error> {
         let listener = Arc::clone(&keeper);
         let told = move |settings| _ = listener.send(&ServerAnswer::Changed(settings), &[]);
         served.server.watch_settings(told);
+        restore(&served.store)?;
         let saves = serve(&keeper, &served.store)?;
         served.server.end();
         match &settings.save {
@@ -95,7 +96,8 @@ fn begin(settings: &ServerSettings, lent: Vec<OwnedFd>) -> Result<ServedStore, E
     let sockets = ListeningSockets { unix, tcp: lent.next() };
     let eviction = if settings.evicts { Eviction::LeastRecentlyUsed } else { Eviction::Refuse };
     let options = StoreOptions::new(settings.memory_bytes).eviction(eviction);
-    let store = Store::open(memory, options).map_err(sentence)?;
+    // The rest is restored once this server serves.
+    let store = Store::take_over(memory, options).map_err(sentence)?;
     if let Some(path) = &settings.load {
         store.publish_now(unix_ms());
         load(&store, Path::new(path))?;
@@ -123,6 +125,21 @@ fn serve(keeper: &KeeperChannel, store: &Arc<Store>) -> Result<bool, Error> {
             }
         }
     }
+}
+
+/// Restores what a server before has left, while clients are served.
+fn restore(store: &Arc<Store>) -> Result<(), Error> {
+    let store = Arc::clone(store);
+    let work = move || {
+        if let Err(error) = store.restore() {
+            tell(&format!("what the server before has left is not restored: {error}"));
+        }
+    };
+    std::thread::Builder::new()
+        .name("store-restore".to_owned())
+        .spawn(work)
+        .map_err(|error| Error::Sentence(format!("cannot start a thread: {error}")))?;
+    Ok(())
 }
 
 fn unix_ms() -> u64 {

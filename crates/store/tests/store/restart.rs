@@ -3,6 +3,7 @@
 use std::io::Read;
 use std::os::fd::OwnedFd;
 
+use caravan_store::faults::cut_after;
 use caravan_store::{Reader, Store, StoreError, StoreOptions};
 
 const MEMORY: u64 = 64 << 20;
@@ -50,6 +51,51 @@ fn what_was_written_is_there_after_a_restart() {
     }
     assert_eq!((store.read(object).unwrap(), store.now_ms()), (b"object".to_vec(), 77));
     store.transaction(|tx| tx.free(object)).unwrap();
+    store.audit().unwrap();
+}
+
+#[test]
+fn an_owner_works_before_the_memory_is_restored() {
+    let options = || StoreOptions::new(MEMORY);
+    let memory = Store::new_memory("restart").unwrap();
+    let mut store = open(&memory).unwrap();
+    (0..3000).for_each(|number| store.put(&key(number), &value(number % 300)).unwrap());
+    for round in 0..20 {
+        (round..3000).step_by(7).for_each(|number| _ = store.delete(&key(number)).unwrap());
+        // Sometimes its locks stay behind, sometimes its record.
+        cut_after(u64::from(round) * 2, || drop(store.put(&key(3), b"cut")));
+        drop(store);
+        store = Store::take_over(memory.try_clone().unwrap(), options()).unwrap();
+        // Here, nobody else restores anything.
+        store.put(&key(3), b"whole").unwrap();
+        assert_eq!(store.get(&key(3)).unwrap().unwrap(), b"whole");
+        std::thread::scope(|scope| {
+            scope.spawn(|| store.restore().unwrap());
+            scope.spawn(|| {
+                for number in (0..3000).rev() {
+                    store.put(&key(number), &value((number + round) % 300)).unwrap();
+                }
+            });
+        });
+        store.audit().unwrap();
+        assert_eq!(store.counts().keys, 3000);
+        for number in 0..3000 {
+            assert_eq!(store.get(&key(number)).unwrap(), Some(value((number + round) % 300)));
+        }
+    }
+}
+
+#[test]
+fn a_full_memory_that_is_not_restored_has_the_room_that_was_free() {
+    let options = || StoreOptions::new(8 << 20);
+    let memory = Store::new_memory("restart").unwrap();
+    let store = Store::open(memory.try_clone().unwrap(), options()).unwrap();
+    let full = (0..).find(|number| store.put(&key(*number), &[1; 1000]).is_err()).unwrap();
+    (0..full / 2).for_each(|number| assert!(store.delete(&key(number)).unwrap()));
+    drop(store);
+    let store = Store::take_over(memory.try_clone().unwrap(), options()).unwrap();
+    (0..full / 2).for_each(|number| store.put(&key(number), &[2; 1000]).unwrap());
+    assert_eq!(store.counts().keys, u64::from(full));
     store.audit().unwrap();
 }
 
