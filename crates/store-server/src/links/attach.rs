@@ -44,7 +44,12 @@ impl LinkAttachment {
         let mut channel = BlockingChannel(socket);
         let link = accept(&mut channel, &request, state)
             .map_err(|error| format!("{name} did not attach: {error}"))?;
-        Ok(LinkClient::new(link, channel.0, CallService::new(Arc::clone(&state.store)), entry))
+        Ok(LinkClient::new(
+            link,
+            channel.0,
+            CallService::new(Arc::clone(&state.store), Arc::clone(&state.sessions)),
+            entry,
+        ))
     }
 }
 

@@ -6,4 +6,5 @@ mod hostile;
 mod hunter;
 mod model;
 mod operations;
+mod repeats;
 mod rig;

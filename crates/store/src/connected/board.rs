@@ -1,5 +1,9 @@
 //! The calls and lookups of one client that are under way on its link. Nothing here waits.
+//!
+//! Writes outlive a link: they have numbers in the client's session, and those without an answer are sent again over
+//! the next link, once the server has said that it goes on with the session.
 
+use std::collections::BTreeMap;
 use std::task::Waker;
 use std::time::Instant;
 
@@ -8,7 +12,7 @@ use caravan_fabric::{Error as FabricError, Link};
 
 use super::lookup::{KeyLookup, LookupStep};
 use super::one_sided::{OneSidedReads, RunningRead};
-use crate::calls::{CallRecord, DONE, FoundKey, RequestKind, append_record, decode_error};
+use crate::calls::{CallRecord, DONE, FoundKey, RequestKind, RequestNumber, append_record, decode_error};
 use crate::commit::UnitKind;
 use crate::error::StoreError;
 use crate::limits;
@@ -32,15 +36,40 @@ enum CallState {
         waker: Option<Waker>,
         /// Nobody will take the outcome.
         is_abandoned: bool,
+        /// The number of a write in the session, 0 for none.
+        request: u64,
         lookup: Option<Box<(KeyLookup, Option<RunningRead>)>>,
     },
     Ended(CallOutcome),
 }
 
+/// A write that has no answer.
+#[derive(Debug)]
+struct KeptWrite {
+    call: u32,
+    kind: RequestKind,
+    body: Vec<u8>,
+}
+
+/// The session of a client, and the writes that it would repeat.
+#[derive(Debug)]
+struct WriteSession {
+    /// 0 for none.
+    number: u64,
+    /// The server has said on this link that it goes on with the session, or has no room for one.
+    is_joined: bool,
+    /// The call that asks for that.
+    call: Option<u32>,
+    next_request: u64,
+    unanswered: BTreeMap<u64, KeptWrite>,
+    /// Of all bodies in `unanswered`.
+    bytes: usize,
+}
+
 /// The calls under way.
 ///
 /// Invariants: `under_way` calls are `UnderWay`, at most `limits::CALLS_MAX`; numbers in `free` are of `Free` ones;
-/// without a link none is under way.
+/// without a link only writes in `session.unanswered` are under way.
 #[derive(Debug)]
 pub(crate) struct CallBoard {
     pub(crate) link: Option<Link>,
@@ -58,6 +87,7 @@ pub(crate) struct CallBoard {
     spare: Vec<u8>,
     /// The call that asks for further regions, and when one was last asked.
     regions: (Option<u32>, Option<Instant>),
+    session: WriteSession,
 }
 
 impl CallBoard {
@@ -75,6 +105,14 @@ impl CallBoard {
             done: Vec::new(),
             spare: Vec::new(),
             regions: (None, None),
+            session: WriteSession {
+                number: 0,
+                is_joined: false,
+                call: None,
+                next_request: 1,
+                unanswered: BTreeMap::new(),
+                bytes: 0,
+            },
         }
     }
 
@@ -84,16 +122,22 @@ impl CallBoard {
         if self.reads.is_some() {
             self.ask_for_regions();
         }
+        if self.session.number != 0 {
+            self.ask_for_session();
+        }
     }
 
-    /// Ends the link, and all calls under way with it.
+    /// Ends the link, and all calls under way with it but writes of a session.
     pub(crate) fn detach(&mut self) {
         (self.link, self.reads, self.regions) = (None, None, (None, None));
         (self.sent, self.has_posted) = (0, false);
         self.input.clear();
         self.output.clear();
+        (self.session.call, self.session.is_joined) = (None, false);
         for call in 0..self.calls.len() as u32 {
-            self.end_call(call, || CallOutcome::Failed(StoreError::Disconnected));
+            if !matches!(self.calls[call as usize], CallState::UnderWay { request: 1.., .. }) {
+                self.end_call(call, || CallOutcome::Failed(StoreError::Disconnected));
+            }
         }
     }
 
@@ -104,9 +148,98 @@ impl CallBoard {
 
     /// Starts a call, and returns its number. It is sent by [`flush`](Self::flush).
     pub(crate) fn start(&mut self, kind: RequestKind, body: impl FnOnce(&mut Vec<u8>)) -> u32 {
-        let call = self.enter(None);
+        let call = self.enter(0, None);
         append_record(&mut self.output, call, kind as u16, body);
         call
+    }
+
+    /// Tells whether a further write may start, as far as the session goes.
+    pub(crate) fn may_write(&self) -> bool {
+        let WriteSession { is_joined, next_request, unanswered, bytes, .. } = &self.session;
+        let first = unanswered.first_key_value().map_or(*next_request, |(request, _)| *request);
+        *is_joined
+            && next_request - first < limits::WRITES_UNANSWERED_MAX as u64
+            && *bytes < limits::WRITES_UNANSWERED_BYTES
+    }
+
+    /// Starts a write, and returns its number, if [`may_write`](Self::may_write). It is repeated until it has an
+    /// answer, or [`fail_writes`](Self::fail_writes) is called.
+    pub(crate) fn start_write(&mut self, kind: RequestKind, body: &[u8]) -> u32 {
+        if self.session.number == 0 {
+            return self.start(kind, |to| {
+                RequestNumber::NONE.append(to);
+                to.extend_from_slice(body);
+            });
+        }
+        let request = self.session.next_request;
+        self.session.next_request += 1;
+        let first = self.session.unanswered.first_key_value().map_or(request, |(first, _)| *first);
+        let mut kept = Vec::with_capacity(RequestNumber::BYTES + body.len());
+        RequestNumber { request, acknowledged: first - 1 }.append(&mut kept);
+        kept.extend_from_slice(body);
+        let call = self.enter(request, None);
+        append_record(&mut self.output, call, kind as u16, |to| to.extend_from_slice(&kept));
+        self.session.bytes += kept.len();
+        self.session.unanswered.insert(request, KeptWrite { call, kind, body: kept });
+        call
+    }
+
+    /// Asks for a session, or to go on with the one that this client has, unless that is under way or done.
+    pub(crate) fn ask_for_session(&mut self) {
+        if self.session.call.is_none() && !self.session.is_joined {
+            let number = self.session.number;
+            let call = self.start(RequestKind::Session, |to| to.extend_from_slice(&number.to_be_bytes()));
+            self.abandon(call);
+            self.session.call = Some(call);
+        }
+    }
+
+    /// Tells whether there is neither a session nor a call that asks for it.
+    pub(crate) fn lacks_session(&self) -> bool {
+        self.session.call.is_none() && !self.session.is_joined
+    }
+
+    /// Tells whether there are writes to repeat.
+    pub(crate) fn has_unanswered(&self) -> bool {
+        !self.session.unanswered.is_empty()
+    }
+
+    /// Ends all writes without an answer: they are not repeated any more.
+    pub(crate) fn fail_writes(&mut self, error: impl Fn() -> StoreError) {
+        self.session.bytes = 0;
+        for kept in std::mem::take(&mut self.session.unanswered).into_values() {
+            self.end_call(kept.call, || CallOutcome::Failed(error()));
+        }
+    }
+
+    /// Tells the server that the session ends.
+    pub(crate) fn end_session(&mut self) {
+        if self.session.is_joined && self.session.number != 0 {
+            let call = self.start(RequestKind::End, |_| ());
+            self.abandon(call);
+        }
+    }
+
+    /// Takes the answer to [`ask_for_session`](Self::ask_for_session).
+    fn session_answered(&mut self, record: CallRecord<'_>) {
+        let number = record.body.first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
+        self.session.call = None;
+        match number.filter(|_| record.kind == DONE) {
+            Some(number) => {
+                (self.session.number, self.session.is_joined) = (number, true);
+                for kept in self.session.unanswered.values() {
+                    let append = |to: &mut Vec<u8>| to.extend_from_slice(&kept.body);
+                    append_record(&mut self.output, kept.call, kept.kind as u16, append);
+                }
+            }
+            // It was closed while this client was away, so what came of the writes is unknown.
+            None if self.session.number != 0 => {
+                self.session.number = 0;
+                self.fail_writes(|| StoreError::Disconnected);
+            }
+            // The server cannot open one: writes are then not repeated.
+            None => self.session.is_joined = true,
+        }
     }
 
     /// Starts to look a key up, by one-sided reads or by a call, and returns its number. `is_waited_for` says that the
@@ -117,14 +250,14 @@ impl CallBoard {
         };
         let mut lookup = KeyLookup::new(hash, key);
         let step = lookup.begin(&reads.places);
-        let call = self.enter(Some(Box::new((lookup, None))));
+        let call = self.enter(0, Some(Box::new((lookup, None))));
         self.follow(call, step);
         call
     }
 
-    fn enter(&mut self, lookup: Option<Box<(KeyLookup, Option<RunningRead>)>>) -> u32 {
+    fn enter(&mut self, request: u64, lookup: Option<Box<(KeyLookup, Option<RunningRead>)>>) -> u32 {
         self.under_way += 1;
-        let state = CallState::UnderWay { waker: None, is_abandoned: false, lookup };
+        let state = CallState::UnderWay { waker: None, is_abandoned: false, request, lookup };
         if let Some(call) = self.free.pop() {
             self.calls[call as usize] = state;
             return call;
@@ -254,9 +387,17 @@ impl CallBoard {
 
     fn reply(&mut self, record: CallRecord<'_>) -> Result<(), StoreError> {
         let call = record.call;
-        let Some(CallState::UnderWay { lookup, .. }) = self.calls.get_mut(call as usize) else {
+        let Some(CallState::UnderWay { request, lookup, .. }) = self.calls.get_mut(call as usize) else {
             return Err(StoreError::Protocol("it answers a call that was not made"));
         };
+        if let Some(kept) = self.session.unanswered.remove(request) {
+            self.session.bytes -= kept.body.len();
+        }
+        if self.session.call == Some(call) {
+            self.session_answered(record);
+            self.end_call(call, || CallOutcome::Body(Vec::new()));
+            return Ok(());
+        }
         if record.kind != DONE {
             let error = decode_error(record.kind, record.body);
             self.end_call(call, || CallOutcome::Failed(error));
