@@ -29,9 +29,9 @@ pub(crate) struct HandOver {
     pub(crate) connections: usize,
 }
 
-/// Returns the worker for a new connection.
-pub(crate) fn worker_for_new(loads: &[WorkerLoad]) -> usize {
-    let has_time = |load: &WorkerLoad| load.busy_percent < SPREAD_BUSY_PERCENT;
+/// Returns the worker for a new connection: the one with the fewest, if the server spreads them.
+pub(crate) fn worker_for_new(loads: &[WorkerLoad], spreads: bool) -> usize {
+    let has_time = |load: &WorkerLoad| !spreads && load.busy_percent < SPREAD_BUSY_PERCENT;
     let fewest = || (0..loads.len()).min_by_key(|index| loads[*index].connections);
     loads.iter().position(has_time).or_else(fewest).unwrap_or(0)
 }
@@ -103,10 +103,11 @@ mod tests {
 
     #[test]
     fn new_connections_gather_at_the_first_worker_that_has_time() {
-        assert_eq!(worker_for_new(&loads([(20, 50), (0, 0)])), 0);
-        assert_eq!(worker_for_new(&loads([(20, 99), (0, 0)])), 1);
-        assert_eq!(worker_for_new(&loads([(20, 99), (9, 98)])), 1);
-        assert_eq!(worker_for_new(&loads([(3, 99), (9, 98)])), 0);
+        assert_eq!(worker_for_new(&loads([(20, 50), (0, 0)]), false), 0);
+        assert_eq!(worker_for_new(&loads([(20, 99), (0, 0)]), false), 1);
+        assert_eq!(worker_for_new(&loads([(20, 99), (9, 98)]), false), 1);
+        assert_eq!(worker_for_new(&loads([(3, 99), (9, 98)]), false), 0);
+        assert_eq!(worker_for_new(&loads([(3, 0), (2, 0)]), true), 1);
     }
 
     #[test]

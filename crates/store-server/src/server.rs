@@ -39,6 +39,9 @@ pub struct ServerOptions {
     pub password: Option<Vec<u8>>,
     /// The number of threads that serve connections; `None` for a number that suits the host.
     pub workers: Option<usize>,
+    /// Whether each thread has its share of the connections from the start, instead of as few threads as can serve them
+    /// all: for tests, whose commands should meet.
+    pub spreads: bool,
     /// What the store does when its memory is used up, for CONFIG GET.
     pub eviction: Eviction,
     /// The largest number of connections at a time.
@@ -51,7 +54,7 @@ impl ServerOptions {
         let (address, password, workers) = (None, None, None);
         let (eviction, clients_max) = (Eviction::Refuse, limits::CLIENTS_DEFAULT);
         let (name, socket) = (name.into(), socket.into());
-        Self { name, socket, address, password, workers, eviction, clients_max }
+        Self { name, socket, address, password, workers, spreads: false, eviction, clients_max }
     }
 
     pub(crate) fn check(&self) -> Result<(), ServeError> {
@@ -120,6 +123,7 @@ impl StoreServer {
             is_exposed: address.is_some_and(|address| !address.ip().is_loopback()),
             eviction: options.eviction,
             started_ms: unix_ms(),
+            spreads: options.spreads,
             ..ServerFacts::new(options.name)
         };
         let sessions = ClientSessions::new(&store).map_err(ServeError::Store)?;
@@ -252,7 +256,8 @@ impl Acceptor {
         let session = Session::new(Arc::clone(&self.state), address, unix_ms());
         let connection = StoreConnection::new(socket, session, Instant::now());
         // A server that ends takes nobody.
-        let _ = self.posts[balance::worker_for_new(&balance::loads(&self.posts))].hand_over(vec![connection]);
+        let worker = balance::worker_for_new(&balance::loads(&self.posts), self.state.facts.spreads);
+        let _ = self.posts[worker].hand_over(vec![connection]);
     }
 }
 

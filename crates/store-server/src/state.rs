@@ -27,14 +27,16 @@ pub struct ServerFacts {
     pub eviction: Eviction,
     /// When the server started, in milliseconds since 1970.
     pub started_ms: u64,
+    /// Whether each thread has its share of the connections from the start.
+    pub spreads: bool,
 }
 
 impl ServerFacts {
     /// Returns the facts of a server that listens nowhere.
     pub fn new(name: impl Into<String>) -> Self {
-        let (port, is_exposed, started_ms) = (0, false, 0);
+        let (port, is_exposed, started_ms, spreads) = (0, false, 0, false);
         let eviction = Eviction::Refuse;
-        Self { name: name.into(), port, socket: String::new(), is_exposed, eviction, started_ms }
+        Self { name: name.into(), port, socket: String::new(), is_exposed, eviction, started_ms, spreads }
     }
 }
 

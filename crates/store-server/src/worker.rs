@@ -212,6 +212,9 @@ impl StoreWorker {
 
     /// Hands connections to another worker if they are better served there. Those with output or a pause stay.
     fn balance(&mut self) {
+        if self.state.facts.spreads {
+            return;
+        }
         let Some(HandOver { to, connections }) =
             balance::next_hand_over(self.index, &balance::loads(&self.posts))
         else {

@@ -292,7 +292,7 @@ impl ConnectedStore {
 
     /// Allocates an object of `bytes` zero bytes, if possible in the same block of memory as `near`.
     pub fn alloc(&self, bytes: usize, near: Option<ObjectAddress>) -> Result<ObjectAddress, StoreError> {
-        crate::image::check_length(bytes)?;
+        crate::image::check_object(bytes)?;
         let zeroes = vec![0; bytes];
         self.transaction(|tx| tx.alloc(&zeroes, near))
     }

@@ -48,7 +48,7 @@ impl ObjectImage {
         mut flags: u8,
     ) -> Result<Self, StoreError> {
         check_key(key)?;
-        check_object(value)?;
+        check_object(value.len())?;
         let mut bytes = Vec::with_capacity(HEAD + 16 + key.len() + value.len());
         bytes.resize(HEAD, 0);
         if let Some(at) = expires_at_ms {
@@ -65,7 +65,7 @@ impl ObjectImage {
 
     /// Returns the image of an object without a key.
     pub(crate) fn of_object(payload: &[u8]) -> Result<Self, StoreError> {
-        check_object(payload)?;
+        check_object(payload.len())?;
         Ok(Self { bytes: [&[0; HEAD], payload].concat(), key: 0, flags: 0, checksum: 0 })
     }
 
@@ -158,18 +158,12 @@ pub(crate) fn check_key(key: &[u8]) -> Result<(), StoreError> {
     Ok(())
 }
 
-fn check_object(payload: &[u8]) -> Result<(), StoreError> {
-    if payload.len() > OBJECT_BYTES_MAX {
-        return Err(StoreError::ObjectTooLong { bytes: payload.len() });
-    }
-    Ok(())
+/// Checks the number of bytes of an object.
+pub(crate) fn check_object(bytes: usize) -> Result<(), StoreError> {
+    if bytes > OBJECT_BYTES_MAX { Err(StoreError::ObjectTooLong { bytes }) } else { Ok(()) }
 }
 
 pub(crate) fn check_value(value: &[u8]) -> Result<(), StoreError> {
-    check_length(value.len())
-}
-
-/// Checks the number of bytes in a value, or in an object without a key.
-pub(crate) fn check_length(bytes: usize) -> Result<(), StoreError> {
+    let bytes = value.len();
     if bytes > VALUE_BYTES_MAX { Err(StoreError::ValueTooLong { bytes }) } else { Ok(()) }
 }

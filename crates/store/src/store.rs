@@ -11,7 +11,7 @@ use crate::entry::{
     EntryHead, KeyVersion, KeyWatch, ObjectAddress, ScanCursor, StoreCounts, StoreEntry, WatchedUnit,
 };
 use crate::error::StoreError;
-use crate::image::{check_key, check_length};
+use crate::image::{check_key, check_object};
 use crate::layout::word;
 use crate::limits;
 use crate::lookup;
@@ -253,7 +253,7 @@ impl Store {
     /// # Ok::<(), StoreError>(())
     /// ```
     pub fn alloc(&self, bytes: usize, near: Option<ObjectAddress>) -> Result<ObjectAddress, StoreError> {
-        check_length(bytes)?;
+        check_object(bytes)?;
         let zeroes = vec![0; bytes];
         self.transaction(|tx| tx.alloc(&zeroes, near))
     }

@@ -232,8 +232,13 @@ pub fn no_wake_up_is_lost(mut pair: Pair, seed: u64) {
                 }
             }
             assert!(readable(pair.ends[1].wait_fd().unwrap(), patience(&pair)), "it sleeps for ever");
-            pair.ends[1].acknowledge().unwrap();
-            assert!(!readable(pair.ends[1].wait_fd().unwrap(), Duration::ZERO));
+            // An agent of TCP may ring for one event twice: once more while the first ring is answered.
+            let mut rings = 0;
+            while readable(pair.ends[1].wait_fd().unwrap(), Duration::ZERO) {
+                assert!(rings < 10, "an acknowledged bell rings on");
+                pair.ends[1].acknowledge().unwrap();
+                rings += 1;
+            }
             pair.arm(1);
         }
     }

@@ -41,7 +41,7 @@ fn keys_are_put_read_and_deleted() {
 #[test]
 fn keys_of_every_size_and_many_at_once() {
     let rig = Rig::new();
-    let sizes = [0, 1, 7, 8, 100, 3000, 4000, 5000, 70_000, limits::VALUE_BYTES_MAX];
+    let sizes = [0, 1, 7, 8, 100, 3000, 4000, 5000, 70_000, limits::OBJECT_BYTES_MAX, 3 << 20];
     for transport in transports() {
         let client = rig.connect(transport);
         let keys: Vec<Vec<u8>> = sizes.iter().map(|size| format!("key {size}").into_bytes()).collect();
@@ -64,14 +64,14 @@ fn keys_of_every_size_and_many_at_once() {
                 .unwrap();
             assert_eq!(seen, wanted.len());
         }
-        let too_long = vec![0; limits::VALUE_BYTES_MAX + 1];
-        assert!(matches!(client.put(b"k", &too_long), Err(StoreError::ValueTooLong { .. })));
+        let too_long = vec![0; limits::CALL_VALUE_BYTES_MAX + 1];
+        assert!(matches!(client.put(b"k", &too_long), Err(StoreError::CallTooLong { .. })));
         let too_long = vec![0; limits::KEY_BYTES_MAX + 1];
         assert!(matches!(client.get(&too_long), Err(StoreError::KeyTooLong { .. })));
         assert!(matches!(client.delete(&too_long), Err(StoreError::KeyTooLong { .. })));
         assert!(matches!(
-            client.alloc(limits::VALUE_BYTES_MAX + 1, None),
-            Err(StoreError::ValueTooLong { .. })
+            client.alloc(limits::OBJECT_BYTES_MAX + 1, None),
+            Err(StoreError::ObjectTooLong { .. })
         ));
         // The connection is as good as before.
         assert_eq!(client.get(b"key 7").unwrap(), Some(vec![7; 7]));

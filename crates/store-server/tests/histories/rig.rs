@@ -41,6 +41,7 @@ pub fn serve(memory: OwnedFd, order: &ServerOrder) -> Result<(), String> {
     let store = Arc::new(store);
     let mut options = ServerOptions::new("judged", &order.socket);
     options.workers = Some(3);
+    options.spreads = true;
     let server = StoreServer::start(Arc::clone(&store), options, |_| {}).map_err(|error| failed(&error))?;
     let leash = std::io::stdout().as_fd().try_clone_to_owned().map_err(|error| failed(&error))?;
     let mut leash = File::from(leash);

@@ -251,7 +251,7 @@ impl CallService {
     }
 
     fn alloc(&mut self, bytes: usize, near: Option<ObjectAddress>) -> Result<ObjectAddress, StoreError> {
-        crate::image::check_length(bytes)?;
+        crate::image::check_object(bytes)?;
         if self.reserved.len() >= limits::ALLOCATIONS_HELD_MAX {
             return Err(StoreError::TransactionTooLarge);
         }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use caravan_store::faults::PlantedFault;
-use caravan_store::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use caravan_store::limits::{KEY_BYTES_MAX, OBJECT_BYTES_MAX};
 use caravan_store::{Store, StoreError, StoreOptions};
 
 use crate::children::{CAUGHT, status_of};
@@ -28,7 +28,7 @@ fn saved(store: &Store) -> Vec<u8> {
 fn what_is_saved_is_loaded() {
     let first = store(64);
     first.publish_now(1000);
-    let (long_key, long_value) = (vec![b'k'; KEY_BYTES_MAX], vec![b'v'; VALUE_BYTES_MAX]);
+    let (long_key, long_value) = (vec![b'k'; KEY_BYTES_MAX], vec![b'v'; 3 * OBJECT_BYTES_MAX]);
     first.put(b"", b"").unwrap();
     first.put(&long_key, &long_value).unwrap();
     first.put_until(b"later", b"5", Some(5000)).unwrap();
