@@ -6,6 +6,7 @@
 mod address;
 mod attach;
 mod board;
+mod fixed;
 mod lookup;
 mod one_sided;
 mod pending;

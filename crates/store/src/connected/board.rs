@@ -10,7 +10,7 @@ use std::time::Instant;
 use caravan_fabric::contract::{Armed, Completion};
 use caravan_fabric::{Error as FabricError, Link};
 
-use super::lookup::{KeyLookup, LookupStep};
+use super::lookup::{KeyLookup, LookupStep, PlannedRead};
 use super::one_sided::{OneSidedReads, RunningRead};
 use crate::calls::{CallRecord, DONE, FoundKey, RequestKind, RequestNumber, append_record, decode_error};
 use crate::commit::UnitKind;
@@ -38,9 +38,17 @@ enum CallState {
         is_abandoned: bool,
         /// The number of a write in the session, 0 for none.
         request: u64,
-        lookup: Option<Box<(KeyLookup, Option<RunningRead>)>>,
+        one_sided: Option<Box<OneSidedWork>>,
     },
     Ended(CallOutcome),
+}
+
+/// What a call does by one-sided reads.
+#[derive(Debug)]
+struct OneSidedWork {
+    /// `None` for a read of some bytes, whatever they are.
+    lookup: Option<KeyLookup>,
+    running: Option<RunningRead>,
 }
 
 /// A write that has no answer.
@@ -250,14 +258,33 @@ impl CallBoard {
         };
         let mut lookup = KeyLookup::new(hash, key);
         let step = lookup.begin(&reads.places);
-        let call = self.enter(0, Some(Box::new((lookup, None))));
+        let call = self.enter(0, Some(Box::new(OneSidedWork { lookup: Some(lookup), running: None })));
         self.follow(call, step);
         call
     }
 
-    fn enter(&mut self, request: u64, lookup: Option<Box<(KeyLookup, Option<RunningRead>)>>) -> u32 {
+    /// Starts a one-sided read of some bytes, and returns its number; `None` if they are not lent, or too many reads
+    /// are under way.
+    pub(crate) fn start_read(&mut self, place: u64, bytes: usize) -> Option<u32> {
+        if !self.reads.as_ref()?.reaches(place + bytes as u64 - 1) {
+            self.ask_for_regions();
+            return None;
+        }
+        let call = self.enter(0, Some(Box::new(OneSidedWork { lookup: None, running: None })));
+        self.follow(call, LookupStep::Read(PlannedRead { place, bytes, then: None }));
+        match self.calls.get_mut(call as usize) {
+            Some(CallState::UnderWay { one_sided: Some(work), .. }) if work.running.is_some() => Some(call),
+            _ => {
+                self.abandon(call);
+                self.end_call(call, || CallOutcome::Body(Vec::new()));
+                None
+            }
+        }
+    }
+
+    fn enter(&mut self, request: u64, one_sided: Option<Box<OneSidedWork>>) -> u32 {
         self.under_way += 1;
-        let state = CallState::UnderWay { waker: None, is_abandoned: false, request, lookup };
+        let state = CallState::UnderWay { waker: None, is_abandoned: false, request, one_sided };
         if let Some(call) = self.free.pop() {
             self.calls[call as usize] = state;
             return call;
@@ -387,7 +414,7 @@ impl CallBoard {
 
     fn reply(&mut self, record: CallRecord<'_>) -> Result<(), StoreError> {
         let call = record.call;
-        let Some(CallState::UnderWay { request, lookup, .. }) = self.calls.get_mut(call as usize) else {
+        let Some(CallState::UnderWay { request, one_sided, .. }) = self.calls.get_mut(call as usize) else {
             return Err(StoreError::Protocol("it answers a call that was not made"));
         };
         if let Some(kept) = self.session.unanswered.remove(request) {
@@ -409,12 +436,12 @@ impl CallBoard {
             let (Some(link), Some(reads)) = (&mut self.link, &mut self.reads) else { return Ok(()) };
             return reads.borrow(link, record.body);
         }
-        let Some(lookup) = lookup.take() else {
+        let Some(lookup) = one_sided.take().and_then(|work| work.lookup) else {
             self.end_call(call, || CallOutcome::Body(record.body.to_vec()));
             return Ok(());
         };
         let found = FoundKey::decode(record.body).ok_or(StoreError::Protocol("a found key is malformed"))?;
-        self.learn(lookup.0.hash, &found);
+        self.learn(lookup.hash, &found);
         self.end_call(call, || CallOutcome::Found(found));
         Ok(())
     }
@@ -439,19 +466,24 @@ impl CallBoard {
         }
     }
 
-    /// A one-sided read of a lookup has completed.
+    /// A one-sided read has completed.
     fn completed(&mut self, call: u32) {
         let (Some(link), Some(reads)) = (&mut self.link, &mut self.reads) else { return };
-        let Some(CallState::UnderWay { lookup: Some(lookup), .. }) = self.calls.get_mut(call as usize) else {
+        let Some(CallState::UnderWay { one_sided: Some(work), .. }) = self.calls.get_mut(call as usize)
+        else {
             return;
         };
-        let (lookup, running) = &mut **lookup;
-        let Some(read) = running else { return };
+        let Some(read) = &mut work.running else { return };
         if !reads.completed(link, call, read) {
             self.has_posted = true;
             return;
         }
         let then = reads.take(link, read, &mut self.spare);
+        let Some(lookup) = &mut work.lookup else {
+            reads.free(read);
+            let bytes = std::mem::take(&mut self.spare);
+            return self.end_call(call, || CallOutcome::Body(bytes));
+        };
         let step = lookup.step(&mut self.spare, then, &mut reads.places);
         self.follow(call, step);
     }
@@ -459,14 +491,14 @@ impl CallBoard {
     /// Takes the next step of a lookup.
     fn follow(&mut self, call: u32, step: LookupStep) {
         let (Some(link), Some(reads)) = (&mut self.link, &mut self.reads) else { return };
-        let Some(CallState::UnderWay { lookup: Some(lookup), .. }) = self.calls.get_mut(call as usize) else {
+        let Some(CallState::UnderWay { one_sided: Some(work), .. }) = self.calls.get_mut(call as usize)
+        else {
             return;
         };
-        let (lookup, running) = &mut **lookup;
-        let before = running.take();
+        let before = work.running.take();
         if let LookupStep::Read(read) = step {
-            *running = reads.begin(link, call, read, before.map(|read| read.room()));
-            if running.is_some() {
+            work.running = reads.begin(link, call, read, before.map(|read| read.room()));
+            if work.running.is_some() {
                 self.has_posted = true;
                 return;
             }
@@ -477,7 +509,7 @@ impl CallBoard {
         if let LookupStep::Found(found) = step {
             return self.end_call(call, || CallOutcome::Found(found));
         }
-        let key = lookup.key().to_vec();
+        let Some(key) = work.lookup.as_ref().map(|lookup| lookup.key().to_vec()) else { return };
         append_record(&mut self.output, call, RequestKind::Get as u16, |to| to.extend_from_slice(&key));
     }
 

@@ -128,6 +128,15 @@ impl SharedCalls {
         }
     }
 
+    /// Starts a one-sided read of some bytes; `None` if they are not lent, or too many reads are under way.
+    pub(crate) fn start_read(&self, place: u64, bytes: usize) -> Result<Option<u32>, StoreError> {
+        let mut state = self.lock();
+        if state.board.link.is_none() {
+            self.reconnect(&mut state)?;
+        }
+        Ok(state.board.start_read(place, bytes))
+    }
+
     /// Connects again. If that fails, writes without an answer end.
     fn reconnect(&self, state: &mut SharedState) -> Result<(), StoreError> {
         let result = self.try_reconnect(state);
