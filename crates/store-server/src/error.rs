@@ -85,6 +85,9 @@ pub enum ServeError {
     /// A keeper could not go on.
     #[error("{0}")]
     Keeper(String),
+    /// The store's memory cannot be read.
+    #[error("the sessions of clients cannot be found: {0}")]
+    Store(#[source] StoreError),
     /// A system call failed.
     #[error("cannot {what}: {source}")]
     System {

@@ -200,6 +200,7 @@ impl LinkWorker {
                 if checked.elapsed() >= GLANCE {
                     checked = Instant::now();
                     self.close_stalled();
+                    self.close_absent();
                 }
             }
             turns = turns.wrapping_add(1);
@@ -317,6 +318,14 @@ impl LinkWorker {
             client.wait_fd().into_iter().for_each(|fd| _ = epoll::delete(&self.poller, fd));
             let _ = epoll::delete(&self.poller, client.as_fd());
             self.post.clients.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Ends the sessions of clients that have not come back.
+    fn close_absent(&self) {
+        let limit = caravan_store::limits::SESSION_ABSENT_MAX;
+        if let Err(error) = self.state.sessions.close_absent(&self.state.store, limit) {
+            (self.tell)(&format!("the session of a client that is gone stays: {error}"));
         }
     }
 

@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use caravan_segment::printable;
+use caravan_store::calls::ClientSessions;
 use caravan_store::{Eviction, Store};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
@@ -125,7 +126,10 @@ impl StoreServer {
             spreads: options.spreads,
             ..ServerFacts::new(options.name)
         };
-        let state = Arc::new(ServerState::new(store, facts, options.password));
+        let sessions = ClientSessions::new(&store).map_err(ServeError::Store)?;
+        let mut state = ServerState::new(store, facts, options.password);
+        state.sessions = Arc::new(sessions);
+        let state = Arc::new(state);
         state.set_clients_max(options.clients_max);
         let tell: Tell = Arc::new(tell);
         let bell = Arc::new(

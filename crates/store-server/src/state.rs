@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
+use caravan_store::calls::ClientSessions;
 use caravan_store::{Eviction, Store};
 use serde::{Deserialize, Serialize};
 
@@ -71,6 +72,8 @@ pub struct ServerState {
     pub(crate) counters: ServerCounters,
     /// What clients that map nothing are lent.
     pub(crate) parts: StoreParts,
+    /// The sessions of clients that attach.
+    pub(crate) sessions: Arc<ClientSessions>,
     /// Commands of other connections hold this shared. A transaction with a command on the whole store (KEYS, FLUSHALL) holds it
     /// alone, because the store's own transactions cover single keys.
     pub(crate) turn: RwLock<()>,
@@ -106,6 +109,7 @@ impl ServerState {
             next_client: AtomicU64::new(1),
             counters: ServerCounters::default(),
             parts: StoreParts::default(),
+            sessions: Arc::default(),
             turn: RwLock::new(()),
         }
     }

@@ -13,6 +13,7 @@
 mod reply;
 mod request;
 mod service;
+mod sessions;
 
 use caravan_fabric::byte_reader::ByteReader;
 
@@ -20,9 +21,10 @@ use crate::limits;
 
 pub(crate) use reply::{FoundKey, FoundObject, ShardHint, decode_counts, decode_error, decode_scan};
 pub(crate) use request::{
-    RequestKind, append_address, append_alloc, append_commit, append_put, append_reads,
+    RequestKind, RequestNumber, append_address, append_alloc, append_commit, append_put, append_reads,
 };
 pub use service::{CallService, RegionLender};
+pub use sessions::ClientSessions;
 
 /// The bytes of a record before its body.
 pub(crate) const RECORD_HEAD_BYTES: usize = 12;

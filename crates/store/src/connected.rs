@@ -6,6 +6,7 @@
 mod address;
 mod attach;
 mod board;
+mod fixed;
 mod lookup;
 mod one_sided;
 mod pending;
@@ -63,8 +64,10 @@ impl StoreTransport {
 /// A store that a server of this or another host has, with the methods of [`Store`]. Threads share it by
 /// reference; each takes the others' answers off the link while it waits for its own.
 ///
-/// If the connection breaks, reads are repeated over a new one, for [`limits::RECONNECT_WAIT`]; a write returns
-/// [`StoreError::Disconnected`], as nobody knows whether it was done.
+/// If the connection breaks, what has no answer is repeated over a new one, for [`limits::RECONNECT_WAIT`]. A write is
+/// done once all the same, because the store keeps the replies to a client's writes until the client has them. If no
+/// server comes back, a write returns [`StoreError::Disconnected`], as nobody knows whether it was done; if another
+/// store does, [`StoreError::Replaced`].
 ///
 /// Values are of the moment of the call, as in [`Store`]. `caravan_store_server` has the other side; its tests and
 /// `docs/store.md` show both together.
@@ -123,6 +126,21 @@ impl ConnectedStore {
         self.started(|board| board.start(kind, body), decode)
     }
 
+    /// Starts a write.
+    fn call_once<T>(
+        &self,
+        kind: RequestKind,
+        body: impl FnOnce(&mut Vec<u8>),
+        decode: pending::Decode<T>,
+    ) -> Pending<T> {
+        let mut request = Vec::new();
+        body(&mut request);
+        match self.shared.start_write(kind, &request) {
+            Ok(call) => Pending::call(&self.shared, call, decode),
+            Err(error) => Pending::ready(Err(error)),
+        }
+    }
+
     fn started<T>(
         &self,
         start: impl FnOnce(&mut CallBoard) -> u32,
@@ -172,7 +190,7 @@ impl ConnectedStore {
         if let Err(error) = check_key(key).and_then(|()| check_call(value, limits::CALL_VALUE_BYTES_MAX)) {
             return Pending::ready(Err(error));
         }
-        self.call(
+        self.call_once(
             RequestKind::Put,
             |to| append_put(to, key, value, expires_at_ms),
             |outcome| body(outcome).map(drop),
@@ -184,7 +202,7 @@ impl ConnectedStore {
         if let Err(error) = check_key(key) {
             return Pending::ready(Err(error));
         }
-        self.call(
+        self.call_once(
             RequestKind::Delete,
             |to| to.extend_from_slice(key),
             |outcome| match body(outcome)?[..] {

@@ -33,6 +33,8 @@ pub enum PlantedFault {
     IgnoredRequirement = 11,
     /// A lookup in a fixed table does not compare the counts of moves of what it reads.
     UnjoinedBuckets = 12,
+    /// A server does a request again although its session has the reply.
+    RepeatedRequest = 13,
 }
 
 #[cfg(feature = "faults")]

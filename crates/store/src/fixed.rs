@@ -24,6 +24,7 @@ use std::time::Instant;
 
 pub use probe::FixedProbe;
 pub use source::ObjectSource;
+pub(crate) use source::{part_of, wait_to_settle};
 
 use crate::entry::{ObjectAddress, ScanCursor};
 use crate::error::StoreError;

@@ -161,6 +161,18 @@ pub const ADDRESSES_REMEMBERED: usize = 1 << 16;
 /// How long a client that has lost its connection tries to reach the server again: as long as a read waits.
 pub const RECONNECT_WAIT: Duration = READ_WAIT;
 
+/// How long a client may be absent until its session ends: much longer than a client tries to come back
+/// ([`RECONNECT_WAIT`]).
+pub const SESSION_ABSENT_MAX: Duration = Duration::from_secs(60);
+
+/// The writes of one client without an answer, which it would repeat; a further one waits for the first one's answer.
+/// A session keeps as many replies.
+pub const WRITES_UNANSWERED_MAX: usize = SESSION_REPLIES_MAX;
+
+/// The bytes of writes without an answer, which a client keeps to repeat them; a further one waits. One alone may
+/// have more.
+pub const WRITES_UNANSWERED_BYTES: usize = 1 << 20;
+
 /// How long one step of connecting may take: a peer's device may need seconds to set a connection up.
 pub const CONNECT_STEP: Duration = Duration::from_secs(15);
 

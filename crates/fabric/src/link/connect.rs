@@ -9,6 +9,7 @@
 //! Each message has its length in front, in 32 bits. Integers are big-endian.
 
 use std::io::{Read, Write};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use caravan_segment::printable;
@@ -107,6 +108,17 @@ impl Link {
         providers: &[Provider],
         ring_bytes: u64,
     ) -> Result<Self, Error> {
+        Self::accept_on(channel, providers, ring_bytes, None)
+    }
+
+    /// Does the same; over TCP, the peer comes in by the address `at` of this host, if there is one, and by any address
+    /// otherwise.
+    pub fn accept_on(
+        channel: &mut (impl Read + Write),
+        providers: &[Provider],
+        ring_bytes: u64,
+        at: Option<IpAddr>,
+    ) -> Result<Self, Error> {
         let (mut listener, mut descriptor, mut ports) = (None, Vec::new(), Vec::new());
         let (mut listening, mut address) = (None, Vec::new());
         if providers.contains(&Provider::Shm) {
@@ -119,7 +131,10 @@ impl Link {
         }
         if providers.contains(&Provider::Tcp) {
             // The channel has authenticated the peer; nothing is known of the way.
-            let (opened, bytes) = TcpListening::listen(TcpSealing::Sealed)?;
+            let (opened, bytes) = match at {
+                Some(address) => TcpListening::listen_on(address, TcpSealing::Sealed)?,
+                None => TcpListening::listen(TcpSealing::Sealed)?,
+            };
             (listening, address) = (Some(opened), bytes);
         }
         let mut offer = ring_bytes.to_be_bytes().to_vec();

@@ -65,15 +65,28 @@ impl TcpListening {
     pub fn listen(sealing: TcpSealing) -> Result<(Self, Vec<u8>), Error> {
         // One socket for both families, or IPv4 where the kernel has no IPv6.
         let any = [IpAddr::from(Ipv6Addr::UNSPECIFIED), Ipv4Addr::UNSPECIFIED.into()];
-        let addresses: Vec<SocketAddr> = any.iter().map(|&ip| SocketAddr::new(ip, 0)).collect();
-        let socket = TcpListener::bind(&addresses[..]).map_err(system("bind"))?;
+        let mut own = own_addresses();
+        own.truncate(ADDRESSES_MAX - 1);
+        own.push(Ipv4Addr::LOCALHOST.into());
+        Self::listen_at(&any.map(|ip| SocketAddr::new(ip, 0)), own, sealing)
+    }
+
+    /// Does the same on one address of this host only, such as the one by which the peer has come in.
+    pub fn listen_on(address: IpAddr, sealing: TcpSealing) -> Result<(Self, Vec<u8>), Error> {
+        Self::listen_at(&[SocketAddr::new(address, 0)], vec![address], sealing)
+    }
+
+    /// Listens at the first of `addresses` that is possible. `own` is where the peer tries to connect.
+    fn listen_at(
+        addresses: &[SocketAddr],
+        own: Vec<IpAddr>,
+        sealing: TcpSealing,
+    ) -> Result<(Self, Vec<u8>), Error> {
+        let socket = TcpListener::bind(addresses).map_err(system("bind"))?;
         socket.set_nonblocking(true).map_err(system("fcntl(F_SETFL)"))?;
         let port = socket.local_addr().map_err(system("getsockname"))?.port();
         let mut secret = [0; SECRET_BYTES];
         random(&mut secret)?;
-        let mut own = own_addresses();
-        own.truncate(ADDRESSES_MAX - 1);
-        own.push(Ipv4Addr::LOCALHOST.into());
         let mut descriptor = MAGIC.to_vec();
         descriptor.push(u8::from(sealing == TcpSealing::Sealed));
         descriptor.extend(secret);
@@ -412,4 +425,25 @@ fn system(call: &'static str) -> impl Fn(io::Error) -> Error {
 
 fn refused(call: &'static str) -> impl Fn(Errno) -> Error {
     move |source| Error::System { call, source: source.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_listens_on_one_address_is_found_there_and_nowhere_else() {
+        let here = IpAddr::from(Ipv4Addr::LOCALHOST);
+        let (listening, descriptor) = TcpListening::listen_on(here, TcpSealing::Sealed).unwrap();
+        let address = listening.socket.local_addr().unwrap();
+        assert_eq!(address.ip(), here);
+        let elsewhere = TcpStream::connect((Ipv4Addr::new(127, 0, 0, 2), address.port()));
+        assert_eq!(elsewhere.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        let limit = Duration::from_secs(60);
+        std::thread::scope(|scope| {
+            let far = scope.spawn(|| listening.accept(&Exposure::all(4096), limit).map(drop));
+            connect(&descriptor, &Exposure::all(4096), limit).map(drop).unwrap();
+            far.join().unwrap().unwrap();
+        });
+    }
 }

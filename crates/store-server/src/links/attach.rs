@@ -1,6 +1,7 @@
 //! How a connection becomes a link: the server's side of `caravan_store::connected`'s table. Blocks, for a limited time.
 
 use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use caravan_fabric::contract::Provider;
 use caravan_segment::passing::{self, DoorwayAddress};
 use caravan_store::calls::CallService;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{RecvFlags, SendFlags, getsockname, recv, send};
 
 use super::client::LinkClient;
 use crate::limits;
@@ -44,7 +45,12 @@ impl LinkAttachment {
         let mut channel = BlockingChannel(socket);
         let link = accept(&mut channel, &request, state)
             .map_err(|error| format!("{name} did not attach: {error}"))?;
-        Ok(LinkClient::new(link, channel.0, CallService::new(Arc::clone(&state.store)), entry))
+        Ok(LinkClient::new(
+            link,
+            channel.0,
+            CallService::new(Arc::clone(&state.store), Arc::clone(&state.sessions)),
+            entry,
+        ))
     }
 }
 
@@ -70,7 +76,15 @@ fn accept(
     answer.extend_from_slice(&greeting);
     answer.extend_from_slice(b"\r\n");
     channel.write_all(&answer)?;
-    Ok(Link::accept(channel, providers, caravan_store::limits::RING_BYTES)?)
+    // The client comes in once more, by the address by which it has come, and by no other one.
+    let address = getsockname(&channel.0).ok().and_then(|address| SocketAddr::try_from(address).ok());
+    let at = address.map(|address| address.ip().to_canonical()).filter(|address| !needs_device(address));
+    Ok(Link::accept_on(channel, providers, caravan_store::limits::RING_BYTES, at)?)
+}
+
+/// Returns whether an address is one of several devices, so that it alone does not say where to listen.
+fn needs_device(address: &IpAddr) -> bool {
+    matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
 /// A connection whose reads and writes wait, for a limited time.

@@ -4,11 +4,12 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::time::Duration;
 
 use caravan_fabric::contract::Provider;
 use caravan_fabric::{Error, Link, RegionToken};
 use caravan_segment::passing::Doorway;
-use caravan_store::calls::{CallService, RegionLender};
+use caravan_store::calls::{CallService, ClientSessions, RegionLender};
 use caravan_store::{Store, StoreOptions, StoreTransport};
 use proptest::prelude::*;
 
@@ -40,7 +41,7 @@ fn hostile_bytes() -> impl Strategy<Value = Vec<u8>> {
     ];
     let body = proptest::collection::vec(piece, 0..12).prop_map(|pieces| pieces.concat());
     let one = prop_oneof![
-        8 => (0..4_u32, 0..13_u16, body).prop_map(|(call, kind, body)| record(call, kind, &body)),
+        8 => (0..4_u32, 0..15_u16, body).prop_map(|(call, kind, body)| record(call, kind, &body)),
         1 => proptest::collection::vec(any::<u8>(), 0..40),
     ];
     proptest::collection::vec(one, 1..20).prop_map(|records| records.concat())
@@ -55,7 +56,8 @@ fn no_bytes_of_a_client_damage_the_store() {
         kept.push(store.alloc(usize::from(number), None).unwrap());
     }
     proptest!(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() }, |(bytes in hostile_bytes())| {
-        let mut service = CallService::new(Arc::clone(&store));
+        let sessions = Arc::new(ClientSessions::new(&store).unwrap());
+        let mut service = CallService::new(Arc::clone(&store), Arc::clone(&sessions));
         let (mut output, mut taken) = (Vec::new(), 0);
         while let Ok((more @ 1.., _)) = service.serve(&bytes[taken..], &mut output, &mut NoLender) {
             taken += more;
@@ -63,6 +65,8 @@ fn no_bytes_of_a_client_damage_the_store() {
             output.clear();
         }
         drop(service);
+        sessions.close_absent(&store, Duration::ZERO).unwrap();
+        prop_assert_eq!(store.sessions().unwrap().len(), 0);
         prop_assert_eq!(store.audit().map_err(|error| error.to_string()), Ok(()));
     });
 }

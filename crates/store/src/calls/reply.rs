@@ -148,6 +148,7 @@ const VALUE_TOO_LONG: u16 = 8;
 const TOO_LARGE: u16 = 9;
 const CONTENDED: u16 = 10;
 const CALL_TOO_LONG: u16 = 11;
+const NO_SESSION: u16 = 12;
 
 /// Returns the status of an error, and its numbers.
 pub(crate) fn error_fields(error: &StoreError) -> (u16, Vec<u8>) {
@@ -168,6 +169,7 @@ pub(crate) fn error_fields(error: &StoreError) -> (u16, Vec<u8>) {
         StoreError::CallTooLong { bytes, limit } => (CALL_TOO_LONG, numbers(&[*bytes as u64, *limit as u64])),
         StoreError::TransactionTooLarge => (TOO_LARGE, Vec::new()),
         StoreError::Contended => (CONTENDED, Vec::new()),
+        StoreError::NoSession => (NO_SESSION, Vec::new()),
         other => (TOLD, other.to_string().into_bytes()),
     }
 }
@@ -187,6 +189,7 @@ pub(crate) fn decode_error(status: u16, body: &[u8]) -> StoreError {
         CALL_TOO_LONG => StoreError::CallTooLong { bytes: number() as usize, limit: number() as usize },
         TOO_LARGE => StoreError::TransactionTooLarge,
         CONTENDED => StoreError::Contended,
+        NO_SESSION => StoreError::NoSession,
         _ => StoreError::Refused(caravan_segment::printable(body)),
     }
 }

@@ -24,10 +24,12 @@ pub(crate) enum RequestKind {
     Scan = 9,
     Stat = 10,
     Regions = 11,
+    Session = 12,
+    End = 13,
 }
 
 impl RequestKind {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 13] = [
         Self::Get,
         Self::Read,
         Self::Put,
@@ -39,6 +41,8 @@ impl RequestKind {
         Self::Scan,
         Self::Stat,
         Self::Regions,
+        Self::Session,
+        Self::End,
     ];
 
     fn from_number(number: u16) -> Option<Self> {
@@ -46,7 +50,39 @@ impl RequestKind {
     }
 }
 
+/// Which request of its session a write is, so that it is done once. It precedes the body, as two numbers of 64 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RequestNumber {
+    /// From 1 on; 0 if the client has no session.
+    pub(crate) request: u64,
+    /// The client has the replies to all requests up to this one.
+    pub(crate) acknowledged: u64,
+}
+
+impl RequestNumber {
+    pub(crate) const BYTES: usize = 16;
+    /// Of a write that is never repeated.
+    pub(crate) const NONE: Self = Self { request: 0, acknowledged: 0 };
+
+    pub(crate) fn append(self, to: &mut Vec<u8>) {
+        to.extend_from_slice(&self.request.to_be_bytes());
+        to.extend_from_slice(&self.acknowledged.to_be_bytes());
+    }
+
+    fn take(reader: &mut ByteReader<'_>) -> Option<Self> {
+        Some(Self { request: reader.u64()?, acknowledged: reader.u64()? })
+    }
+}
+
 /// A request, decoded.
+#[derive(Debug)]
+pub(crate) struct NumberedRequest<'a> {
+    pub(crate) request: StoreRequest<'a>,
+    /// [`RequestNumber::NONE`] for all but writes.
+    pub(crate) number: RequestNumber,
+}
+
+/// What is asked.
 #[derive(Debug)]
 pub(crate) enum StoreRequest<'a> {
     /// key
@@ -71,6 +107,10 @@ pub(crate) enum StoreRequest<'a> {
     Stat,
     /// the number of regions that the client has been lent, 32
     Regions(u32),
+    /// the number of the session to go on with, or 0 to open one, 64
+    Session(u64),
+    /// nothing: the session ends
+    End,
 }
 
 /// Why a request is not served.
@@ -87,15 +127,23 @@ impl From<StoreError> for RequestError {
     }
 }
 
-impl<'a> StoreRequest<'a> {
+impl<'a> NumberedRequest<'a> {
     pub(crate) fn decode(kind: u16, body: &'a [u8]) -> Result<Self, RequestError> {
         let malformed = |text| RequestError::Malformed(MalformedCall(text));
         let kind = RequestKind::from_number(kind).ok_or(malformed("a request has an unknown handler"))?;
         let mut reader = ByteReader::new(body);
-        let request = Self::fields(kind, &mut reader)?.ok_or(malformed("a request is cut short"))?;
-        if reader.is_empty() { Ok(request) } else { Err(malformed("a request is longer than its fields")) }
+        let is_write = matches!(kind, RequestKind::Put | RequestKind::Delete | RequestKind::Commit);
+        let number = if is_write { RequestNumber::take(&mut reader) } else { Some(RequestNumber::NONE) };
+        let number = number.ok_or(malformed("a request is cut short"))?;
+        let request = StoreRequest::fields(kind, &mut reader)?.ok_or(malformed("a request is cut short"))?;
+        if !reader.is_empty() {
+            return Err(malformed("a request is longer than its fields"));
+        }
+        Ok(Self { request, number })
     }
+}
 
+impl<'a> StoreRequest<'a> {
     fn fields(kind: RequestKind, reader: &mut ByteReader<'a>) -> Result<Option<Self>, StoreError> {
         Ok(match kind {
             RequestKind::Get => Some(Self::Get(reader.rest())),
@@ -118,6 +166,8 @@ impl<'a> StoreRequest<'a> {
             }
             RequestKind::Stat => Some(Self::Stat),
             RequestKind::Regions => reader.u32().map(Self::Regions),
+            RequestKind::Session => reader.u64().map(Self::Session),
+            RequestKind::End => Some(Self::End),
         })
     }
 }

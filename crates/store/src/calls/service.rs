@@ -6,16 +6,19 @@ use std::sync::Arc;
 use caravan_fabric::{Error as FabricError, RegionToken};
 
 use super::reply::{FoundKey, FoundObject, ShardHint, append_counts, append_scan, error_fields};
-use super::request::{RequestError, StoreRequest, append_address};
+use super::request::{NumberedRequest, RequestError, RequestNumber, StoreRequest, append_address};
+use super::sessions::{ClientSessions, JoinedSession};
 use super::{CallRecord, DONE, MalformedCall, append_record};
 use crate::commit::{ObjectWrite, ReadRecord, UnitKind, WriteSet};
 use crate::entry::ObjectAddress;
 use crate::error::StoreError;
+use crate::faults::{PlantedFault, is_planted};
 use crate::layout::{BUCKET_BYTES, HEADER_BYTES, ObjectShape};
 use crate::limits;
 use crate::owner::{StoreCore, back_off, count};
 use crate::store::Store;
 use crate::table::{BucketWord, LocatedKey};
+use crate::transaction::Transaction;
 
 /// Lends a client the parts of a store that it does not have yet; for clients that map nothing.
 pub trait RegionLender {
@@ -28,6 +31,8 @@ pub trait RegionLender {
 #[derive(Debug)]
 pub struct CallService {
     store: Arc<Store>,
+    sessions: Arc<ClientSessions>,
+    session: Option<JoinedSession>,
     /// `reserved.len() <= limits::ALLOCATIONS_HELD_MAX`
     reserved: BTreeSet<ObjectAddress>,
     value: Vec<u8>,
@@ -35,8 +40,8 @@ pub struct CallService {
 
 impl CallService {
     /// Returns the service of a new client.
-    pub fn new(store: Arc<Store>) -> Self {
-        Self { store, reserved: BTreeSet::new(), value: Vec::new() }
+    pub fn new(store: Arc<Store>, sessions: Arc<ClientSessions>) -> Self {
+        Self { store, sessions, session: None, reserved: BTreeSet::new(), value: Vec::new() }
     }
 
     /// Serves the requests that `input` begins with, appends the replies to `output`, and returns the number of
@@ -55,7 +60,7 @@ impl CallService {
             taken += bytes;
             requests += 1;
             let start = output.len();
-            let result = match StoreRequest::decode(record.kind, record.body) {
+            let result = match NumberedRequest::decode(record.kind, record.body) {
                 Ok(request) => self.run(request, record.call, output, lender),
                 Err(RequestError::Refused(error)) => Err(error),
                 Err(RequestError::Malformed(error)) => return Err(error),
@@ -71,7 +76,7 @@ impl CallService {
 
     fn run(
         &mut self,
-        request: StoreRequest<'_>,
+        NumberedRequest { request, number }: NumberedRequest<'_>,
         call: u32,
         output: &mut Vec<u8>,
         lender: &mut impl RegionLender,
@@ -88,15 +93,15 @@ impl CallService {
                 reply(&mut |to| FoundObject::append(to, version, is_owned, &bytes));
             }
             StoreRequest::Put { key, value, expires_at_ms } => {
-                self.store.put_until(key, value, expires_at_ms)?;
+                self.once(number, |tx| tx.put_until(key, value, expires_at_ms).map(|()| Vec::new()))?;
                 reply(&mut |_| ());
             }
             StoreRequest::Delete(key) => {
-                let existed = self.store.delete(key)?;
-                reply(&mut |to| to.push(u8::from(existed)));
+                let existed = self.once(number, |tx| Ok(vec![u8::from(tx.delete(key)?)]))?;
+                reply(&mut |to| to.extend_from_slice(&existed));
             }
             StoreRequest::Commit { reads, writes } => {
-                self.commit(&reads, writes)?;
+                self.commit(number, reads, writes)?;
                 reply(&mut |_| ());
             }
             StoreRequest::Validate(reads) => {
@@ -127,6 +132,16 @@ impl CallService {
                 let counts = self.store.counts();
                 reply(&mut |to| append_counts(to, &counts));
             }
+            StoreRequest::Session(session) => {
+                let session = self.join(session)?;
+                reply(&mut |to| to.extend_from_slice(&session.to_be_bytes()));
+            }
+            StoreRequest::End => {
+                if let Some(joined) = self.session.take() {
+                    self.sessions.close(&self.store, &joined)?;
+                }
+                reply(&mut |_| ());
+            }
             StoreRequest::Regions(known) => {
                 let lent = lender.lend(known)?;
                 reply(&mut |to| {
@@ -138,6 +153,41 @@ impl CallService {
             }
         }
         Ok(())
+    }
+
+    /// Opens a session, or goes on with one, and returns its number; 0 if there is no room for one.
+    fn join(&mut self, number: u64) -> Result<u64, StoreError> {
+        let joined = match (number, &self.session) {
+            (0, Some(joined)) => return Ok(joined.id.to_u64()),
+            (0, None) => match self.sessions.open(&self.store) {
+                // The client's writes are done all the same, and not repeated; some may be deletions.
+                Err(StoreError::Full { .. } | StoreError::TooManySessions) => return Ok(0),
+                joined => joined?,
+            },
+            (number, _) => self.sessions.join(number)?,
+        };
+        Ok(self.session.insert(joined).id.to_u64())
+    }
+
+    /// Does a request in a transaction if it has not been done before. Returns the reply, of now or of then.
+    fn once(
+        &self,
+        RequestNumber { request, acknowledged }: RequestNumber,
+        mut run: impl FnMut(&mut Transaction<'_>) -> Result<Vec<u8>, StoreError>,
+    ) -> Result<Vec<u8>, StoreError> {
+        if request == 0 {
+            return self.store.transaction(run);
+        }
+        let joined = self.session.as_ref().ok_or(StoreError::NoSession)?;
+        let _turn = joined.turn()?;
+        self.store.transaction(|tx| {
+            if let Some(reply) = remembered(tx, joined, request)? {
+                return Ok(reply);
+            }
+            let reply = run(tx)?;
+            tx.remember(joined.id, request, acknowledged, &reply)?;
+            Ok(reply)
+        })
     }
 
     /// Looks a key up; its value is in `self.value` then.
@@ -227,9 +277,26 @@ impl CallService {
     }
 
     /// Commits. Nothing that the client says of objects is believed: a lie ends as a conflict at most.
-    fn commit(&mut self, reads: &[ReadRecord], writes: WriteSet) -> Result<(), StoreError> {
+    fn commit(
+        &mut self,
+        number: RequestNumber,
+        reads: Vec<ReadRecord>,
+        writes: WriteSet,
+    ) -> Result<(), StoreError> {
+        let once = match (number.request, &self.session) {
+            (0, _) => None,
+            (_, joined) => Some((joined.as_ref().ok_or(StoreError::NoSession)?, number)),
+        };
+        let _turn = once.map(|(joined, _)| joined.turn()).transpose()?;
+        let core = self.store.core();
+        // Once done, its reads have changed, and its objects are no longer reserved.
+        if let Some((joined, number)) = once {
+            if self.store.transaction(|tx| remembered(tx, joined, number.request))?.is_some() {
+                return Ok(());
+            }
+        }
         for (address, write) in &writes.objects {
-            self.check_object(reads, *address, write)?;
+            self.check_object(&reads, *address, write)?;
         }
         let new: Vec<ObjectAddress> = writes
             .objects
@@ -237,7 +304,7 @@ impl CallService {
             .filter(|(_, write)| matches!(write, ObjectWrite::New(_)))
             .map(|(address, _)| *address)
             .collect();
-        commit(self.store.core(), reads, writes)?;
+        commit(core, reads, writes, once)?;
         new.iter().for_each(|address| _ = self.reserved.remove(address));
         Ok(())
     }
@@ -281,15 +348,38 @@ impl Drop for CallService {
     }
 }
 
-/// Commits what a client has read and writes. A client that has read nothing cannot run its transaction again with
-/// another result, so that is done here until it succeeds.
-fn commit(core: &StoreCore, reads: &[ReadRecord], writes: WriteSet) -> Result<(), StoreError> {
+/// Returns the reply to a request that has been done.
+fn remembered(
+    tx: &mut Transaction<'_>,
+    joined: &JoinedSession,
+    request: u64,
+) -> Result<Option<Vec<u8>>, StoreError> {
+    let reply = tx.reply(joined.id, request)?;
+    Ok(reply.filter(|_| !is_planted(PlantedFault::RepeatedRequest)))
+}
+
+/// Commits what a client has read and writes, and remembers it in the client's session. A client that has read
+/// nothing cannot run its transaction again with another result, so that is done here until it succeeds.
+fn commit(
+    core: &StoreCore,
+    reads: Vec<ReadRecord>,
+    writes: WriteSet,
+    once: Option<(&JoinedSession, RequestNumber)>,
+) -> Result<(), StoreError> {
+    let is_blind = reads.is_empty();
     for attempt in 0.. {
         core.changed.wait_for_room();
+        let (mut reads, mut writes) = (reads.clone(), writes.clone());
+        if let Some((joined, RequestNumber { request, acknowledged })) = once {
+            let mut tx = Transaction::new(core);
+            tx.remember(joined.id, request, acknowledged, &[])?;
+            reads.extend_from_slice(tx.snapshot.reads());
+            writes.objects.append(&mut tx.writes.objects);
+        }
         let committed = if attempt >= limits::ATTEMPTS_BESIDE_OTHERS {
-            core.commit(&mut core.gate.alone().lane, reads, writes.clone())
+            core.commit(&mut core.gate.alone().lane, &reads, writes)
         } else {
-            core.commit(&mut core.gate.beside_others(), reads, writes.clone())
+            core.commit(&mut core.gate.beside_others(), &reads, writes)
         };
         match committed {
             Ok(full) => {
@@ -297,7 +387,7 @@ fn commit(core: &StoreCore, reads: &[ReadRecord], writes: WriteSet) -> Result<()
                 return Ok(());
             }
             Err(StoreError::Full { needed_bytes, .. }) => core.make_room(needed_bytes, attempt)?,
-            Err(StoreError::Conflict) if reads.is_empty() => {
+            Err(StoreError::Conflict) if is_blind => {
                 count(&core.tallies.conflicts, 1);
                 back_off(attempt);
             }

@@ -1,14 +1,18 @@
 //! The calls and lookups of one client that are under way on its link. Nothing here waits.
+//!
+//! Writes outlive a link: they have numbers in the client's session, and those without an answer are sent again over
+//! the next link, once the server has said that it goes on with the session.
 
+use std::collections::BTreeMap;
 use std::task::Waker;
 use std::time::Instant;
 
 use caravan_fabric::contract::{Armed, Completion};
 use caravan_fabric::{Error as FabricError, Link};
 
-use super::lookup::{KeyLookup, LookupStep};
+use super::lookup::{KeyLookup, LookupStep, PlannedRead};
 use super::one_sided::{OneSidedReads, RunningRead};
-use crate::calls::{CallRecord, DONE, FoundKey, RequestKind, append_record, decode_error};
+use crate::calls::{CallRecord, DONE, FoundKey, RequestKind, RequestNumber, append_record, decode_error};
 use crate::commit::UnitKind;
 use crate::error::StoreError;
 use crate::limits;
@@ -32,15 +36,48 @@ enum CallState {
         waker: Option<Waker>,
         /// Nobody will take the outcome.
         is_abandoned: bool,
-        lookup: Option<Box<(KeyLookup, Option<RunningRead>)>>,
+        /// The number of a write in the session, 0 for none.
+        request: u64,
+        one_sided: Option<Box<OneSidedWork>>,
     },
     Ended(CallOutcome),
+}
+
+/// What a call does by one-sided reads.
+#[derive(Debug)]
+struct OneSidedWork {
+    /// `None` for a read of some bytes, whatever they are.
+    lookup: Option<KeyLookup>,
+    running: Option<RunningRead>,
+}
+
+/// A write that has no answer.
+#[derive(Debug)]
+struct KeptWrite {
+    call: u32,
+    kind: RequestKind,
+    body: Vec<u8>,
+}
+
+/// The session of a client, and the writes that it would repeat.
+#[derive(Debug)]
+struct WriteSession {
+    /// 0 for none.
+    number: u64,
+    /// The server has said on this link that it goes on with the session, or has no room for one.
+    is_joined: bool,
+    /// The call that asks for that.
+    call: Option<u32>,
+    next_request: u64,
+    unanswered: BTreeMap<u64, KeptWrite>,
+    /// Of all bodies in `unanswered`.
+    bytes: usize,
 }
 
 /// The calls under way.
 ///
 /// Invariants: `under_way` calls are `UnderWay`, at most `limits::CALLS_MAX`; numbers in `free` are of `Free` ones;
-/// without a link none is under way.
+/// without a link only writes in `session.unanswered` are under way.
 #[derive(Debug)]
 pub(crate) struct CallBoard {
     pub(crate) link: Option<Link>,
@@ -58,6 +95,7 @@ pub(crate) struct CallBoard {
     spare: Vec<u8>,
     /// The call that asks for further regions, and when one was last asked.
     regions: (Option<u32>, Option<Instant>),
+    session: WriteSession,
 }
 
 impl CallBoard {
@@ -75,6 +113,14 @@ impl CallBoard {
             done: Vec::new(),
             spare: Vec::new(),
             regions: (None, None),
+            session: WriteSession {
+                number: 0,
+                is_joined: false,
+                call: None,
+                next_request: 1,
+                unanswered: BTreeMap::new(),
+                bytes: 0,
+            },
         }
     }
 
@@ -84,16 +130,22 @@ impl CallBoard {
         if self.reads.is_some() {
             self.ask_for_regions();
         }
+        if self.session.number != 0 {
+            self.ask_for_session();
+        }
     }
 
-    /// Ends the link, and all calls under way with it.
+    /// Ends the link, and all calls under way with it but writes of a session.
     pub(crate) fn detach(&mut self) {
         (self.link, self.reads, self.regions) = (None, None, (None, None));
         (self.sent, self.has_posted) = (0, false);
         self.input.clear();
         self.output.clear();
+        (self.session.call, self.session.is_joined) = (None, false);
         for call in 0..self.calls.len() as u32 {
-            self.end_call(call, || CallOutcome::Failed(StoreError::Disconnected));
+            if !matches!(self.calls[call as usize], CallState::UnderWay { request: 1.., .. }) {
+                self.end_call(call, || CallOutcome::Failed(StoreError::Disconnected));
+            }
         }
     }
 
@@ -104,9 +156,98 @@ impl CallBoard {
 
     /// Starts a call, and returns its number. It is sent by [`flush`](Self::flush).
     pub(crate) fn start(&mut self, kind: RequestKind, body: impl FnOnce(&mut Vec<u8>)) -> u32 {
-        let call = self.enter(None);
+        let call = self.enter(0, None);
         append_record(&mut self.output, call, kind as u16, body);
         call
+    }
+
+    /// Tells whether a further write may start, as far as the session goes.
+    pub(crate) fn may_write(&self) -> bool {
+        let WriteSession { is_joined, next_request, unanswered, bytes, .. } = &self.session;
+        let first = unanswered.first_key_value().map_or(*next_request, |(request, _)| *request);
+        *is_joined
+            && next_request - first < limits::WRITES_UNANSWERED_MAX as u64
+            && *bytes < limits::WRITES_UNANSWERED_BYTES
+    }
+
+    /// Starts a write, and returns its number, if [`may_write`](Self::may_write). It is repeated until it has an
+    /// answer, or [`fail_writes`](Self::fail_writes) is called.
+    pub(crate) fn start_write(&mut self, kind: RequestKind, body: &[u8]) -> u32 {
+        if self.session.number == 0 {
+            return self.start(kind, |to| {
+                RequestNumber::NONE.append(to);
+                to.extend_from_slice(body);
+            });
+        }
+        let request = self.session.next_request;
+        self.session.next_request += 1;
+        let first = self.session.unanswered.first_key_value().map_or(request, |(first, _)| *first);
+        let mut kept = Vec::with_capacity(RequestNumber::BYTES + body.len());
+        RequestNumber { request, acknowledged: first - 1 }.append(&mut kept);
+        kept.extend_from_slice(body);
+        let call = self.enter(request, None);
+        append_record(&mut self.output, call, kind as u16, |to| to.extend_from_slice(&kept));
+        self.session.bytes += kept.len();
+        self.session.unanswered.insert(request, KeptWrite { call, kind, body: kept });
+        call
+    }
+
+    /// Asks for a session, or to go on with the one that this client has, unless that is under way or done.
+    pub(crate) fn ask_for_session(&mut self) {
+        if self.session.call.is_none() && !self.session.is_joined {
+            let number = self.session.number;
+            let call = self.start(RequestKind::Session, |to| to.extend_from_slice(&number.to_be_bytes()));
+            self.abandon(call);
+            self.session.call = Some(call);
+        }
+    }
+
+    /// Tells whether there is neither a session nor a call that asks for it.
+    pub(crate) fn lacks_session(&self) -> bool {
+        self.session.call.is_none() && !self.session.is_joined
+    }
+
+    /// Tells whether there are writes to repeat.
+    pub(crate) fn has_unanswered(&self) -> bool {
+        !self.session.unanswered.is_empty()
+    }
+
+    /// Ends all writes without an answer: they are not repeated any more.
+    pub(crate) fn fail_writes(&mut self, error: impl Fn() -> StoreError) {
+        self.session.bytes = 0;
+        for kept in std::mem::take(&mut self.session.unanswered).into_values() {
+            self.end_call(kept.call, || CallOutcome::Failed(error()));
+        }
+    }
+
+    /// Tells the server that the session ends.
+    pub(crate) fn end_session(&mut self) {
+        if self.session.is_joined && self.session.number != 0 {
+            let call = self.start(RequestKind::End, |_| ());
+            self.abandon(call);
+        }
+    }
+
+    /// Takes the answer to [`ask_for_session`](Self::ask_for_session).
+    fn session_answered(&mut self, record: CallRecord<'_>) {
+        let number = record.body.first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
+        self.session.call = None;
+        match number.filter(|_| record.kind == DONE) {
+            Some(number) => {
+                (self.session.number, self.session.is_joined) = (number, true);
+                for kept in self.session.unanswered.values() {
+                    let append = |to: &mut Vec<u8>| to.extend_from_slice(&kept.body);
+                    append_record(&mut self.output, kept.call, kept.kind as u16, append);
+                }
+            }
+            // It was closed while this client was away, so what came of the writes is unknown.
+            None if self.session.number != 0 => {
+                self.session.number = 0;
+                self.fail_writes(|| StoreError::Disconnected);
+            }
+            // The server cannot open one: writes are then not repeated.
+            None => self.session.is_joined = true,
+        }
     }
 
     /// Starts to look a key up, by one-sided reads or by a call, and returns its number. `is_waited_for` says that the
@@ -117,14 +258,33 @@ impl CallBoard {
         };
         let mut lookup = KeyLookup::new(hash, key);
         let step = lookup.begin(&reads.places);
-        let call = self.enter(Some(Box::new((lookup, None))));
+        let call = self.enter(0, Some(Box::new(OneSidedWork { lookup: Some(lookup), running: None })));
         self.follow(call, step);
         call
     }
 
-    fn enter(&mut self, lookup: Option<Box<(KeyLookup, Option<RunningRead>)>>) -> u32 {
+    /// Starts a one-sided read of some bytes, and returns its number; `None` if they are not lent, or too many reads
+    /// are under way.
+    pub(crate) fn start_read(&mut self, place: u64, bytes: usize) -> Option<u32> {
+        if !self.reads.as_ref()?.reaches(place + bytes as u64 - 1) {
+            self.ask_for_regions();
+            return None;
+        }
+        let call = self.enter(0, Some(Box::new(OneSidedWork { lookup: None, running: None })));
+        self.follow(call, LookupStep::Read(PlannedRead { place, bytes, then: None }));
+        match self.calls.get_mut(call as usize) {
+            Some(CallState::UnderWay { one_sided: Some(work), .. }) if work.running.is_some() => Some(call),
+            _ => {
+                self.abandon(call);
+                self.end_call(call, || CallOutcome::Body(Vec::new()));
+                None
+            }
+        }
+    }
+
+    fn enter(&mut self, request: u64, one_sided: Option<Box<OneSidedWork>>) -> u32 {
         self.under_way += 1;
-        let state = CallState::UnderWay { waker: None, is_abandoned: false, lookup };
+        let state = CallState::UnderWay { waker: None, is_abandoned: false, request, one_sided };
         if let Some(call) = self.free.pop() {
             self.calls[call as usize] = state;
             return call;
@@ -254,9 +414,17 @@ impl CallBoard {
 
     fn reply(&mut self, record: CallRecord<'_>) -> Result<(), StoreError> {
         let call = record.call;
-        let Some(CallState::UnderWay { lookup, .. }) = self.calls.get_mut(call as usize) else {
+        let Some(CallState::UnderWay { request, one_sided, .. }) = self.calls.get_mut(call as usize) else {
             return Err(StoreError::Protocol("it answers a call that was not made"));
         };
+        if let Some(kept) = self.session.unanswered.remove(request) {
+            self.session.bytes -= kept.body.len();
+        }
+        if self.session.call == Some(call) {
+            self.session_answered(record);
+            self.end_call(call, || CallOutcome::Body(Vec::new()));
+            return Ok(());
+        }
         if record.kind != DONE {
             let error = decode_error(record.kind, record.body);
             self.end_call(call, || CallOutcome::Failed(error));
@@ -268,12 +436,12 @@ impl CallBoard {
             let (Some(link), Some(reads)) = (&mut self.link, &mut self.reads) else { return Ok(()) };
             return reads.borrow(link, record.body);
         }
-        let Some(lookup) = lookup.take() else {
+        let Some(lookup) = one_sided.take().and_then(|work| work.lookup) else {
             self.end_call(call, || CallOutcome::Body(record.body.to_vec()));
             return Ok(());
         };
         let found = FoundKey::decode(record.body).ok_or(StoreError::Protocol("a found key is malformed"))?;
-        self.learn(lookup.0.hash, &found);
+        self.learn(lookup.hash, &found);
         self.end_call(call, || CallOutcome::Found(found));
         Ok(())
     }
@@ -298,19 +466,24 @@ impl CallBoard {
         }
     }
 
-    /// A one-sided read of a lookup has completed.
+    /// A one-sided read has completed.
     fn completed(&mut self, call: u32) {
         let (Some(link), Some(reads)) = (&mut self.link, &mut self.reads) else { return };
-        let Some(CallState::UnderWay { lookup: Some(lookup), .. }) = self.calls.get_mut(call as usize) else {
+        let Some(CallState::UnderWay { one_sided: Some(work), .. }) = self.calls.get_mut(call as usize)
+        else {
             return;
         };
-        let (lookup, running) = &mut **lookup;
-        let Some(read) = running else { return };
+        let Some(read) = &mut work.running else { return };
         if !reads.completed(link, call, read) {
             self.has_posted = true;
             return;
         }
         let then = reads.take(link, read, &mut self.spare);
+        let Some(lookup) = &mut work.lookup else {
+            reads.free(read);
+            let bytes = std::mem::take(&mut self.spare);
+            return self.end_call(call, || CallOutcome::Body(bytes));
+        };
         let step = lookup.step(&mut self.spare, then, &mut reads.places);
         self.follow(call, step);
     }
@@ -318,14 +491,14 @@ impl CallBoard {
     /// Takes the next step of a lookup.
     fn follow(&mut self, call: u32, step: LookupStep) {
         let (Some(link), Some(reads)) = (&mut self.link, &mut self.reads) else { return };
-        let Some(CallState::UnderWay { lookup: Some(lookup), .. }) = self.calls.get_mut(call as usize) else {
+        let Some(CallState::UnderWay { one_sided: Some(work), .. }) = self.calls.get_mut(call as usize)
+        else {
             return;
         };
-        let (lookup, running) = &mut **lookup;
-        let before = running.take();
+        let before = work.running.take();
         if let LookupStep::Read(read) = step {
-            *running = reads.begin(link, call, read, before.map(|read| read.room()));
-            if running.is_some() {
+            work.running = reads.begin(link, call, read, before.map(|read| read.room()));
+            if work.running.is_some() {
                 self.has_posted = true;
                 return;
             }
@@ -336,7 +509,7 @@ impl CallBoard {
         if let LookupStep::Found(found) = step {
             return self.end_call(call, || CallOutcome::Found(found));
         }
-        let key = lookup.key().to_vec();
+        let Some(key) = work.lookup.as_ref().map(|lookup| lookup.key().to_vec()) else { return };
         append_record(&mut self.output, call, RequestKind::Get as u16, |to| to.extend_from_slice(&key));
     }
 

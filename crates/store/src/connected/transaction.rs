@@ -4,7 +4,9 @@ use std::collections::btree_map::Entry;
 use std::time::Instant;
 
 use super::{ConnectedStore, body, found};
-use crate::calls::{FoundObject, RequestKind, append_address, append_alloc, append_commit, append_reads};
+use crate::calls::{
+    FoundObject, RequestKind, RequestNumber, append_address, append_alloc, append_commit, append_reads,
+};
 use crate::commit::{ObjectWrite, ReadRecord, UnitKind, WriteSet};
 use crate::entry::{EntryHead, KeyVersion, ObjectAddress, StoreEntry};
 use crate::error::StoreError;
@@ -253,12 +255,21 @@ impl<'s> ConnectedTransaction<'s> {
         }
         let mut request = Vec::new();
         append_commit(&mut request, self.snapshot.reads(), &self.writes);
-        if request.len() > limits::CALL_BYTES_MAX {
+        if RequestNumber::BYTES + request.len() > limits::CALL_BYTES_MAX {
             return Err(StoreError::TransactionTooLarge);
         }
-        self.store.call(RequestKind::Commit, |to| to.extend_from_slice(&request), body).wait()?;
-        self.reserved.clear();
-        Ok(())
+        let append = |to: &mut Vec<u8>| to.extend_from_slice(&request);
+        match self.store.call_once(RequestKind::Commit, append, body).wait() {
+            Ok(_) => {
+                self.reserved.clear();
+                Ok(())
+            }
+            // The connection on which it was allocated broke before the commit.
+            Err(StoreError::NoObject(address)) if self.reserved.contains(&address) => {
+                Err(StoreError::Conflict)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Gives objects back that were allocated and not committed. Nobody waits for the answer.

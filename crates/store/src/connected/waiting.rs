@@ -17,6 +17,7 @@ use super::address::ConnectOptions;
 use super::attach::{AttachedLink, StoreGreeting, attach};
 use super::board::{CallBoard, CallOutcome};
 use super::one_sided::OneSidedReads;
+use crate::calls::RequestKind;
 use crate::error::StoreError;
 use crate::limits;
 
@@ -44,6 +45,10 @@ struct SharedState {
     /// The threads that sleep until the former has had news.
     sleepers: usize,
     has_helper: bool,
+    /// When a write was last started.
+    wrote: Instant,
+    /// When the connection was found lost, until there is another one.
+    lost: Option<Instant>,
 }
 
 /// What a waiting thread sleeps on.
@@ -67,6 +72,8 @@ impl SharedCalls {
             is_slept_on: false,
             sleepers: 0,
             has_helper: false,
+            wrote: Instant::now(),
+            lost: None,
         };
         let memory = state.attach(attached)?;
         let (state, news) = (Mutex::new(state), Condvar::new());
@@ -96,16 +103,69 @@ impl SharedCalls {
         }
     }
 
-    fn reconnect(&self, state: &mut SharedState) -> Result<(), StoreError> {
-        let begin = Instant::now();
+    /// Starts a write once there is room for it, as [`start`](Self::start) does a call. It is repeated over later
+    /// connections until it has an answer.
+    pub(crate) fn start_write(&self, kind: RequestKind, body: &[u8]) -> Result<u32, StoreError> {
+        let may_start = |board: &CallBoard| board.has_room() && board.may_write();
         loop {
-            match attach(&self.options) {
+            let mut state = self.lock();
+            // Nobody has looked at the connection of an idle client.
+            let wrote = std::mem::replace(&mut state.wrote, Instant::now());
+            if !state.board.is_busy() && wrote.elapsed() >= limits::GLANCE && state.is_hung_up() {
+                self.detach(&mut state);
+            }
+            if state.board.link.is_none() {
+                self.reconnect(&mut state)?;
+            }
+            if may_start(&state.board) {
+                return Ok(state.board.start_write(kind, body));
+            }
+            state.board.ask_for_session();
+            drop(state);
+            let is_news =
+                |board: &CallBoard| may_start(board) || board.link.is_none() || board.lacks_session();
+            self.wait(|board| is_news(board).then_some(()));
+        }
+    }
+
+    /// Starts a one-sided read of some bytes; `None` if they are not lent, or too many reads are under way.
+    pub(crate) fn start_read(&self, place: u64, bytes: usize) -> Result<Option<u32>, StoreError> {
+        let mut state = self.lock();
+        if state.board.link.is_none() {
+            self.reconnect(&mut state)?;
+        }
+        Ok(state.board.start_read(place, bytes))
+    }
+
+    /// Connects again. If that fails, writes without an answer end.
+    fn reconnect(&self, state: &mut SharedState) -> Result<(), StoreError> {
+        let result = self.try_reconnect(state);
+        if let Err(error) = &result {
+            let is_replaced = matches!(error, StoreError::Replaced);
+            state
+                .board
+                .fail_writes(|| if is_replaced { StoreError::Replaced } else { StoreError::Disconnected });
+        }
+        self.news.notify_all();
+        result
+    }
+
+    fn try_reconnect(&self, state: &mut SharedState) -> Result<(), StoreError> {
+        let begin = state.lost.unwrap_or_else(Instant::now);
+        loop {
+            let error = match attach(&self.options) {
                 Ok(attached) if attached.greeting != self.greeting => return Err(StoreError::Replaced),
                 Ok(attached) => return state.attach(attached).map(drop),
-                // The server is being started again, perhaps.
-                Err(StoreError::Unreachable { .. } | StoreError::Link(_))
-                    if begin.elapsed() < limits::RECONNECT_WAIT => {}
-                Err(error) => return Err(error),
+                Err(error) => error,
+            };
+            // The server is being started again, perhaps, or many clients come back at the same moment.
+            let is_passing = match &error {
+                StoreError::Unreachable { .. } | StoreError::Link(_) | StoreError::Memory(_) => true,
+                StoreError::Refused(text) => text.ends_with("try again"),
+                _ => false,
+            };
+            if !is_passing || begin.elapsed() >= limits::RECONNECT_WAIT {
+                return Err(error);
             }
             std::thread::sleep(RECONNECT_PAUSE);
         }
@@ -119,14 +179,16 @@ impl SharedCalls {
         }
     }
 
-    /// Ends the connection, and all calls with it.
+    /// Ends the connection, and all calls with it but writes, which are repeated.
     fn detach(&self, state: &mut SharedState) {
         state.board.detach();
         state.descriptors = None;
+        state.lost.get_or_insert_with(Instant::now);
         self.news.notify_all();
     }
 
-    /// Waits until `look` returns something, which it does at the latest when the connection has ended.
+    /// Waits until `look` returns something, which it does at the latest when the connection has ended, or for a write
+    /// when it was not possible to connect again.
     pub(crate) fn wait<T>(&self, mut look: impl FnMut(&mut CallBoard) -> Option<T>) -> T {
         let mut state = self.lock();
         loop {
@@ -137,8 +199,14 @@ impl SharedCalls {
         }
     }
 
-    /// Sends and receives once; if there is nothing, spins or sleeps, whatever pays.
+    /// Sends and receives once; if there is nothing, spins or sleeps, whatever pays. Connects again if there are
+    /// writes to repeat.
     fn turn<'s>(&'s self, mut state: SharedGuard<'s>) -> SharedGuard<'s> {
+        if state.board.link.is_none() && state.board.has_unanswered() {
+            // If it fails, that is the outcome of the writes.
+            let _ = self.reconnect(&mut state);
+            return state;
+        }
         if state.is_slept_on {
             // What this thread has started may not have been sent yet.
             if state.board.flush().is_err() {
@@ -197,6 +265,11 @@ impl SharedCalls {
             self.news.notify_all();
         }
         let now_ns = self.now_ns();
+        // Another thread may have connected again meanwhile.
+        let is_same = |now: &Arc<LinkDescriptors>| std::ptr::eq(&**now, descriptors);
+        if !state.descriptors.as_ref().is_some_and(is_same) {
+            return state;
+        }
         let SharedState { board, spin, .. } = &mut *state;
         if let Some(link) = &mut board.link {
             link.awake();
@@ -268,6 +341,15 @@ impl SharedCalls {
     }
 }
 
+impl Drop for SharedCalls {
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        state.board.end_session();
+        // If that does not arrive, the session ends after a while.
+        let _ = state.board.flush();
+    }
+}
+
 impl SharedState {
     fn attach(&mut self, attached: AttachedLink) -> Result<Option<OwnedFd>, StoreError> {
         let AttachedLink { link, channel, greeting, memory } = attached;
@@ -279,7 +361,15 @@ impl SharedState {
         let bell = bell.try_clone_to_owned().map_err(|source| StoreError::System { call: "dup", source })?;
         self.descriptors = Some(Arc::new(LinkDescriptors { bell, channel }));
         self.board.attach(link, reads);
+        self.lost = None;
         Ok(memory)
+    }
+
+    /// Returns whether the connection is at its end.
+    fn is_hung_up(&self) -> bool {
+        let Some(descriptors) = &self.descriptors else { return false };
+        let mut ready = [PollFd::from_borrowed_fd(descriptors.channel.as_fd(), PollFlags::RDHUP)];
+        poll(&mut ready, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     }
 
     /// Sends and receives, and returns whether anything arrived.

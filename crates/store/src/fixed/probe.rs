@@ -41,6 +41,10 @@ impl FixedProbe {
         Self { table: *table, shards: None }
     }
 
+    pub(crate) fn table(&self) -> &FixedTable {
+        &self.table
+    }
+
     /// Returns the value of `key`. Fails with [`StoreError::Contended`] if what it read was being changed eight
     /// times in turn, which says nothing about the key, and with any error that `read` returns.
     pub fn get<E: From<StoreError>>(

@@ -12,7 +12,7 @@ use crate::store::Store;
 use crate::transaction::Transaction;
 use crate::view::StoreView;
 
-/// Where a [`FixedTable`](crate::FixedTable) reads from: `&Store`, `&Reader`, `&mut Transaction` or `&mut
+/// Where a [`FixedTable`](crate::FixedTable) reads from: `&Store`, `&Reader`, `&ConnectedStore`, `&mut Transaction` or `&mut
 /// ReadTransaction`. Nothing else implements it.
 pub trait ObjectSource {
     /// Appends the bytes `range` of the object at `address` to `to`, as far as there are any, and returns whether
@@ -42,7 +42,7 @@ impl ObjectSource for &Store {
     }
 
     fn again(&mut self, attempt: u32, begin: Instant) -> Result<(), StoreError> {
-        wait(attempt, begin)
+        wait_to_settle(attempt, begin)
     }
 }
 
@@ -57,7 +57,7 @@ impl ObjectSource for &Reader {
     }
 
     fn again(&mut self, attempt: u32, begin: Instant) -> Result<(), StoreError> {
-        wait(attempt, begin)
+        wait_to_settle(attempt, begin)
     }
 }
 
@@ -111,6 +111,12 @@ pub(super) fn damaged() -> StoreError {
     StoreError::Damaged("a fixed table leads to an object that is gone".to_owned())
 }
 
+/// Returns the bytes `range` of `bytes`, as far as there are any.
+pub(crate) fn part_of(bytes: &[u8], range: Range<usize>) -> &[u8] {
+    let range = crate::view::within(range, bytes.len());
+    &bytes[range]
+}
+
 fn part_of_view(
     view: &StoreView,
     address: ObjectAddress,
@@ -125,7 +131,8 @@ fn part_of_view(
     Ok(found.is_some())
 }
 
-fn wait(attempt: u32, begin: Instant) -> Result<(), StoreError> {
+/// Waits until what was read may belong together.
+pub(crate) fn wait_to_settle(attempt: u32, begin: Instant) -> Result<(), StoreError> {
     if attempt >= READ_ATTEMPTS && begin.elapsed() > READ_WAIT {
         return Err(StoreError::Contended);
     }
