@@ -194,12 +194,20 @@ impl Blocks {
         state.blocks.iter().any(|block| block.class == BlockClass::Objects(class) && block.used_count > 0)
     }
 
-    /// Returns a slot of a block, both chosen by a random number.
-    pub(crate) fn random_slot(&self, random: u64) -> (u32, u32) {
+    /// Returns the block and the slot of a place in use, each as likely as any other if `random` is a random number.
+    pub(crate) fn random_used(&self, random: u64) -> (u32, u32) {
         let state = self.state();
-        let block = random % (state.blocks.len() as u64).max(1);
-        let slots = state.blocks.get(block as usize).map_or(1, |block| block.slots.max(1));
-        (block as u32, (random >> 32) as u32 % slots)
+        let used: u64 = state.blocks.iter().map(|block| u64::from(block.used_count)).sum();
+        let mut left = random % used.max(1);
+        for (index, block) in (0..).zip(&state.blocks) {
+            let used = u64::from(block.used_count);
+            if left < used {
+                let mut used = (0..block.slots).filter(|slot| block.is_used(*slot));
+                return (index, used.nth(left as usize).unwrap_or(0));
+            }
+            left -= used;
+        }
+        (0, 0)
     }
 
     /// Returns the number of places in use.
