@@ -14,6 +14,7 @@ mod resp;
 mod server;
 mod session;
 mod state;
+mod tally;
 mod worker;
 
 pub use client::{ClientError, StoreClient};
@@ -25,3 +26,4 @@ pub use resp::words::CommandWords;
 pub use server::{ServerOptions, StoreServer, local_address};
 pub use session::Session;
 pub use state::{ServerFacts, ServerState};
+pub use tally::percentile_ns;

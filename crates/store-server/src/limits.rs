@@ -55,3 +55,10 @@ pub const EXPIRY_INTERVAL: Duration = Duration::from_millis(100);
 pub const EXPIRY_KEYS: usize = 1000;
 /// How long the server tries to send the remaining replies when it ends.
 pub const END_MAX: Duration = Duration::from_secs(2);
+
+/// Kinds of errors that are counted apart: more than there are, as in Redis.
+pub const ERROR_CODES_MAX: usize = 128;
+/// Percentiles that INFO's section Latencystats shows, unless CONFIG SET changes them. As in Redis.
+pub const PERCENTILES_DEFAULT: [f64; 3] = [50.0, 99.0, 99.9];
+/// Percentiles that INFO's section Latencystats shows: more make no line that anybody reads.
+pub const PERCENTILES_MAX: usize = 16;

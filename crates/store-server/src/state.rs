@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use caravan_store::{Eviction, Store};
 
 use crate::limits;
+use crate::tally::CommandTallies;
 
 /// What a server is started with.
 #[derive(Clone, Debug)]
@@ -45,6 +46,7 @@ pub struct ServerState {
     clients: Mutex<BTreeMap<u64, Arc<ClientCard>>>,
     next_client: AtomicU64,
     pub(crate) counters: ServerCounters,
+    pub(crate) tallies: CommandTallies,
     /// Commands of other connections hold this shared. A transaction with a command on the whole store (KEYS, FLUSHALL) holds it
     /// alone, because the store's own transactions cover single keys.
     pub(crate) turn: RwLock<()>,
@@ -60,6 +62,13 @@ pub(crate) struct ServerCounters {
     pub(crate) input_bytes: AtomicU64,
     pub(crate) output_bytes: AtomicU64,
     pub(crate) stalled: AtomicU64,
+}
+
+impl ServerCounters {
+    fn all(&self) -> [&AtomicU64; 7] {
+        let Self { commands, connections, refused, errors, input_bytes, output_bytes, stalled } = self;
+        [commands, connections, refused, errors, input_bytes, output_bytes, stalled]
+    }
 }
 
 /// Adds to a counter.
@@ -78,8 +87,15 @@ impl ServerState {
             clients: Mutex::default(),
             next_client: AtomicU64::new(1),
             counters: ServerCounters::default(),
+            tallies: CommandTallies::default(),
             turn: RwLock::new(()),
         }
+    }
+
+    /// Sets the server's counters back to zero. Those of the store stay.
+    pub(crate) fn clear_counters(&self) {
+        self.counters.all().into_iter().for_each(|counter| counter.store(0, Ordering::Relaxed));
+        self.tallies.clear();
     }
 
     pub(crate) fn has_password(&self) -> bool {

@@ -122,9 +122,8 @@ fn a_request_has_a_largest_size() {
 fn a_client_without_the_password_sends_short_requests_only() {
     let mut parser = RequestParser::default();
     assert_eq!(parser.parse(b"*11\r\n", false), Err(ProtocolError::CountUnauthenticated));
-    let mut parser = RequestParser::default();
     for request in [&b"*1\r\n$16385\r\n"[..], b"*1\r\n$1000000000\r\n"] {
-        parser = RequestParser::default();
+        let mut parser = RequestParser::default();
         assert_eq!(parser.parse(request, false), Err(ProtocolError::LengthUnauthenticated));
     }
 }

@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use caravan_segment::{Pages, Segment};
 
-use crate::entry::ObjectAddress;
+use crate::entry::{ClassCounts, MemoryCounts, ObjectAddress};
 use crate::error::StoreError;
 use crate::layout::{BLOCK_BYTES, BlockClass, BlockWord, CLASS_BYTES, CLASSES, SHARD_BYTES};
 use crate::layout::{HEADER_BYTES, ObjectShape, StoreLayout, class_for, version, word};
@@ -213,6 +213,26 @@ impl Blocks {
     /// Returns the number of places in use.
     pub(crate) fn used_places(&self) -> u64 {
         self.state().blocks.iter().map(|block| u64::from(block.used_count)).sum()
+    }
+
+    /// Returns what the blocks are used for.
+    pub(crate) fn memory_counts(&self) -> MemoryCounts {
+        let place_bytes = CLASS_BYTES.map(u64::from);
+        let mut classes = place_bytes.map(|place_bytes| ClassCounts { place_bytes, ..ClassCounts::default() });
+        let mut table_blocks = 0;
+        for block in &self.state().blocks {
+            match block.class {
+                BlockClass::Shards => table_blocks += 1,
+                BlockClass::Objects(class) => {
+                    let class = &mut classes[usize::from(class)];
+                    class.blocks += 1;
+                    class.places += u64::from(block.slots);
+                    class.used_places += u64::from(block.used_count);
+                }
+            }
+        }
+        let classes = classes.into_iter().filter(|class| class.blocks > 0).collect();
+        MemoryCounts { block_bytes: BLOCK_BYTES, table_blocks, classes }
     }
 
     /// Backs another block with memory, if the limit allows one.

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 
-use crate::entry::{EntryHead, KeyVersion, ObjectAddress, ScanCursor, StoreCounts, StoreEntry};
+use crate::entry::{EntryHead, KeyVersion, MemoryCounts, ObjectAddress, ScanCursor, StoreCounts, StoreEntry};
 use crate::error::StoreError;
 use crate::layout::word;
 use crate::limits;
@@ -303,6 +303,12 @@ impl Store {
     /// Returns the counters.
     pub fn counts(&self) -> StoreCounts {
         self.core.counts()
+    }
+
+    /// Returns what the blocks of memory are used for. It looks at each block, and allocations wait meanwhile: some
+    /// microseconds for each gigabyte.
+    pub fn memory_counts(&self) -> MemoryCounts {
+        self.core.blocks.memory_counts()
     }
 
     /// Compares objects with their checksums: about `count` of them, going on where the last call stopped.
