@@ -9,6 +9,7 @@ mod error;
 mod glob;
 pub mod limits;
 mod listen;
+mod metrics;
 mod number;
 mod resp;
 mod server;

@@ -62,3 +62,8 @@ pub const ERROR_CODES_MAX: usize = 128;
 pub const PERCENTILES_DEFAULT: [f64; 3] = [50.0, 99.0, 99.9];
 /// Percentiles that INFO's section Latencystats shows: more make no line that anybody reads.
 pub const PERCENTILES_MAX: usize = 16;
+
+/// Bytes of a request for the metrics: Prometheus sends some 300.
+pub const METRICS_HEAD_BYTES_MAX: usize = 8 << 10;
+/// How long a request for the metrics may take to arrive, and its answer to leave: others wait meanwhile.
+pub const METRICS_REQUEST_MAX: Duration = Duration::from_secs(2);

@@ -16,6 +16,7 @@ use rustix::net::{SendFlags, SocketAddrAny, SocketFlags, acceptfrom_with, send};
 use crate::error::ServeError;
 use crate::limits;
 use crate::listen::{UnixListening, listen_tcp};
+use crate::metrics::{self, MetricsPost};
 use crate::state::{ServerFacts, ServerState, count};
 use crate::worker::{StoreWorker, Tell, WorkerPost, unix_ms};
 
@@ -29,6 +30,8 @@ pub struct ServerOptions {
     pub socket: PathBuf,
     /// The address on TCP, if it listens there.
     pub address: Option<SocketAddr>,
+    /// The address on TCP at which Prometheus gets the counters by `GET /metrics`, if there is one.
+    pub metrics: Option<SocketAddr>,
     /// The password that clients give with AUTH.
     pub password: Option<Vec<u8>>,
     /// The number of threads that serve connections; `None` for a number that suits the host.
@@ -40,9 +43,9 @@ pub struct ServerOptions {
 impl ServerOptions {
     /// Returns the options of a server on a UNIX socket.
     pub fn new(name: impl Into<String>, socket: impl Into<PathBuf>) -> Self {
-        let (address, password, workers) = (None, None, None);
+        let (address, metrics, password, workers) = (None, None, None, None);
         let eviction = Eviction::Refuse;
-        Self { name: name.into(), socket: socket.into(), address, password, workers, eviction }
+        Self { name: name.into(), socket: socket.into(), address, metrics, password, workers, eviction }
     }
 
     fn check(&self) -> Result<(), ServeError> {
@@ -70,6 +73,7 @@ pub struct StoreServer {
     posts: Vec<Arc<WorkerPost>>,
     acceptor: Option<JoinHandle<()>>,
     workers: Vec<JoinHandle<()>>,
+    metrics: Option<(SocketAddr, JoinHandle<()>)>,
 }
 
 impl std::fmt::Debug for StoreServer {
@@ -89,6 +93,7 @@ impl StoreServer {
         let unix = UnixListening::at(&options.socket)?;
         let tcp = options.address.map(listen_tcp).transpose()?;
         let address = tcp.as_ref().map(|(_, address)| *address);
+        let metrics_post = options.metrics.map(MetricsPost::at).transpose()?;
         let facts = ServerFacts {
             port: address.map_or(0, |address| address.port()),
             socket: options.socket.display().to_string(),
@@ -106,9 +111,13 @@ impl StoreServer {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let count = options.workers.unwrap_or(limits::WORKERS_DEFAULT.min(cores));
         let posts: Result<Vec<_>, _> = (0..count).map(|_| WorkerPost::new().map(Arc::new)).collect();
-        let (acceptor, workers, socket) = (None, Vec::new(), options.socket);
-        let mut server = Self { state, address, socket, bell, posts: posts?, acceptor, workers };
+        let (acceptor, workers, metrics, socket) = (None, Vec::new(), None, options.socket);
+        let mut server = Self { state, address, socket, bell, posts: posts?, acceptor, workers, metrics };
         server.spawn(unix, tcp.map(|(listener, _)| listener), &tell)?;
+        if let Some(post) = metrics_post {
+            let (address, state, bell) = (post.address, Arc::clone(&server.state), Arc::clone(&server.bell));
+            server.metrics = Some((address, metrics::spawn(post, state, bell)?));
+        }
         Ok(server)
     }
 
@@ -132,6 +141,11 @@ impl StoreServer {
         self.address
     }
 
+    /// Returns the address of the metrics, with the port that the system chose if the options had 0.
+    pub fn metrics(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().map(|(address, _)| *address)
+    }
+
     /// Returns the path of the UNIX socket.
     pub fn socket(&self) -> &std::path::Path {
         &self.socket
@@ -148,6 +162,7 @@ impl Drop for StoreServer {
         let _ = rustix::io::write(&*self.bell, &1_u64.to_ne_bytes());
         // A thread that panicked has told so itself; the others end all the same.
         self.acceptor.take().into_iter().for_each(|thread| _ = thread.join());
+        self.metrics.take().into_iter().for_each(|(_, thread)| _ = thread.join());
         self.posts.iter().for_each(|post| post.end());
         self.workers.drain(..).for_each(|thread| _ = thread.join());
     }

@@ -34,6 +34,13 @@ pub(crate) struct CommandTally {
     pub(crate) times: TimeHistogram,
 }
 
+impl CommandTally {
+    /// Returns whether any client has sent the command.
+    pub(crate) fn is_used(&self) -> bool {
+        self.calls.load(Ordering::Relaxed) + self.rejected.load(Ordering::Relaxed) > 0
+    }
+}
+
 impl Default for CommandTallies {
     fn default() -> Self {
         Self {

@@ -181,10 +181,10 @@ fn command_stats(state: &ServerState, _: u64) -> InfoLines {
     let mut lines = Vec::new();
     for (spec, tally) in state.tallies.all() {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let (calls, rejected, failed) = (read(&tally.calls), read(&tally.rejected), read(&tally.failed));
-        if calls + rejected == 0 {
+        if !tally.is_used() {
             continue;
         }
+        let (calls, rejected, failed) = (read(&tally.calls), read(&tally.rejected), read(&tally.failed));
         let timed: u64 = tally.times.times().iter().map(|(_, count)| count).sum();
         let us_per_call = tally.times.sum_ns() as f64 / 1000.0 / timed.max(1) as f64;
         lines.push(line(
