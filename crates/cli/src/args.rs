@@ -19,6 +19,7 @@ pub use crate::args::engine::{
 pub use crate::args::pipe::{Copy, CopyHalf, PipeArgs, Reach, Recv, Send, Telling};
 pub use crate::args::store::{
     StoreChoice, StoreCommand, StoreDel, StoreEviction, StoreGet, StoreScan, StoreServe, StoreSet, StoreStat,
+    StoreTop,
 };
 
 /// Move data between processes and hosts as fast as they can: pipes, packet networks, benchmarks, a live view.

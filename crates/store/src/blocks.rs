@@ -218,7 +218,8 @@ impl Blocks {
     /// Returns what the blocks are used for.
     pub(crate) fn memory_counts(&self) -> MemoryCounts {
         let place_bytes = CLASS_BYTES.map(u64::from);
-        let mut classes = place_bytes.map(|place_bytes| ClassCounts { place_bytes, ..ClassCounts::default() });
+        let mut classes =
+            place_bytes.map(|place_bytes| ClassCounts { place_bytes, ..ClassCounts::default() });
         let mut table_blocks = 0;
         for block in &self.state().blocks {
             match block.class {

@@ -26,7 +26,9 @@ mod upkeep;
 mod view;
 mod words;
 
-pub use entry::{ClassCounts, EntryHead, KeyVersion, MemoryCounts, ObjectAddress, ScanCursor, StoreCounts, StoreEntry};
+pub use entry::{
+    ClassCounts, EntryHead, KeyVersion, MemoryCounts, ObjectAddress, ScanCursor, StoreCounts, StoreEntry,
+};
 pub use error::StoreError;
 pub use options::{Eviction, StoreOptions};
 pub use reader::{ReadTransaction, Reader};

@@ -1,6 +1,6 @@
 //! The arguments of `caravan store`.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ pub enum StoreCommand {
     Del(StoreDel),
     Scan(StoreScan),
     Stat(StoreStat),
+    Top(StoreTop),
 }
 
 /// Serve a store in memory until stopped
@@ -47,6 +48,9 @@ pub struct StoreServe {
     /// The address of the port. Any but this host's own takes a password
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1", requires = "port")]
     pub bind: IpAddr,
+    /// Give Prometheus the counters at http://ADDRESS:PORT/metrics; without ADDRESS, at 127.0.0.1
+    #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = metrics_address)]
+    pub metrics: Option<SocketAddr>,
     /// The path of the UNIX socket, instead of the one that follows from NAME
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
@@ -166,14 +170,36 @@ pub struct StoreScan {
 
 /// Show the counters of a store
 ///
-/// Prints what the Redis command INFO returns: memory, clients, commands, hits and misses, expired and evicted keys, commits
-/// and conflicts of transactions. With --json, prints one object in which numbers are numbers.
+/// Prints what the Redis command INFO returns: memory by size class, clients, calls and times of each command, hits and
+/// misses, expired and evicted keys, commits and conflicts of transactions. With --json, prints one object in which numbers
+/// are numbers.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   caravan store stat
   caravan store stat --json | jq .used_memory")]
 pub struct StoreStat {
+    #[command(flatten)]
+    pub choice: StoreChoice,
+}
+
+/// Show what a store does, again and again
+///
+/// Shows the commands of the last interval with how long they took in the server, hits and misses, memory by size class, expired and
+/// evicted keys, commits and conflicts of transactions. Of a pipeline, the first command is timed and then one in 17.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  caravan store top
+  caravan store top --once
+  caravan store top --json | jq -c '.commands[] | {command, per_s, p99_us}'")]
+pub struct StoreTop {
+    /// Print one table and end
+    #[arg(long)]
+    pub once: bool,
+    /// Seconds between refreshes
+    #[arg(long, value_name = "S", default_value = "1", value_parser = seconds)]
+    pub interval: Duration,
     #[command(flatten)]
     pub choice: StoreChoice,
 }
@@ -188,6 +214,12 @@ fn store_name(text: &str) -> Result<String, String> {
         true => Ok(text.to_owned()),
         false => Err("it takes 1 to 40 letters, digits, '.', '_' and '-', the first no '.' or '-'".into()),
     }
+}
+
+fn metrics_address(text: &str) -> Result<SocketAddr, String> {
+    let port = text.parse().map(|port| SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port));
+    port.or_else(|_| text.parse())
+        .map_err(|_| "it takes a port, or an address and a port such as 192.0.2.7:9121 or [::1]:9121".into())
 }
 
 fn memory_bytes(text: &str) -> Result<u64, String> {
@@ -210,6 +242,16 @@ mod tests {
         assert_eq!(memory_bytes("1T"), Ok(1 << 40));
         for text in ["", "M", "1.5G", "-1", "1GB", "99999999T"] {
             assert!(memory_bytes(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn metrics_are_for_this_host_unless_told_otherwise() {
+        assert_eq!(metrics_address("9121"), Ok(([127, 0, 0, 1], 9121).into()));
+        assert_eq!(metrics_address("0.0.0.0:1"), Ok(([0, 0, 0, 0], 1).into()));
+        assert!(metrics_address("[::1]:9121").is_ok());
+        for text in ["", "x", "65536", "localhost:1", "127.0.0.1"] {
+            assert!(metrics_address(text).is_err(), "{text}");
         }
     }
 

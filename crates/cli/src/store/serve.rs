@@ -35,6 +35,7 @@ pub fn run(args: &StoreServe) -> Result<(), Error> {
     let socket = args.socket.clone().map_or_else(|| socket_path(&args.name), Ok)?;
     let mut options = ServerOptions::new(&args.name, socket);
     options.address = args.port.map(|port| SocketAddr::new(args.bind, port));
+    options.metrics = args.metrics;
     options.password = args.password_file.as_deref().map(password).transpose()?;
     options.eviction = eviction;
     let tell = |text: &str| eprintln!("caravan: {}", printable(text));
@@ -65,15 +66,19 @@ fn print_ready(args: &StoreServe, server: &StoreServer) -> Result<(), Error> {
     let (pid, socket) = (std::process::id(), server.socket().display().to_string());
     if args.json {
         let address = server.address().map(|address| address.to_string());
+        let metrics = server.metrics().map(|address| format!("http://{address}/metrics"));
         return crate::print_json(&json!({
             "event": "ready", "name": args.name, "pid": pid, "socket": socket, "address": address,
-            "memory_bytes": args.memory,
+            "metrics": metrics, "memory_bytes": args.memory,
         }));
     }
     let tcp = server.address().map_or_else(String::new, |address| format!(" and {address}"));
+    let metrics = server
+        .metrics()
+        .map_or_else(String::new, |address| format!(", its counters at http://{address}/metrics"));
     let memory = binary(args.memory);
     crate::print(&format!(
-        "The store {} ({memory}) is served at {socket}{tcp} by process {pid}.\n",
+        "The store {} ({memory}) is served at {socket}{tcp}{metrics} by process {pid}.\n",
         args.name
     ))
 }

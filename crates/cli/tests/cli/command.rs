@@ -12,6 +12,8 @@ fn help_shows_options_and_examples() {
         (&["bench", "--help"], "a bare loop in C"),
         (&["bench", "engine", "--help"], "caravan bench engine --only interlink,tunnel2"),
         (&["engine", "run", "--help"], "caravan engine run bridge.toml --duration 10"),
+        (&["store", "top", "--help"], "caravan store top --once"),
+        (&["store", "serve", "--help"], "--metrics <[ADDRESS:]PORT>"),
         (&["pipe", "--help"], "echo hello | caravan pipe host1:'tr [:lower:] [:upper:]' host2:'rev'"),
         (&["pipe", "--help"], "  255    the pipeline was not set up, or a host or a connection was lost"),
         (&["pipe", "--help"], "The data takes another path"),

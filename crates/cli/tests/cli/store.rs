@@ -1,6 +1,6 @@
 //! Tests of `caravan store` as a user runs it, and of Redis's own clients against it.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Output, Stdio};
 
 use rustix::process::Signal;
@@ -77,11 +77,64 @@ fn the_commands_speak_to_the_store() {
     assert_eq!(keys, ["a\\nb", "greeting"]);
     assert_eq!(served.said(&["scan", "g*", "--json"]), "{\"key\":\"greeting\"}\n");
     let stat: Value = serde_json::from_str(&served.said(&["stat", "--json"])).expect("JSON");
-    assert_eq!((&stat["maxmemory"], &stat["db0"]), (&Value::from(256 << 20), &Value::from("keys=2")));
+    assert_eq!((&stat["maxmemory"], &stat["db0"]["keys"]), (&Value::from(256 << 20), &Value::from(2)));
+    assert_eq!(stat["cmdstat_set"]["calls"], 2);
     assert!(served.said(&["stat"]).contains("keyspace_hits"));
     assert_eq!(served.said(&["del", "greeting", "none"]), "1\n");
     assert!(served.refused(&["get", "greeting"]).contains("the store default has no key greeting"));
     assert!(served.refused(&["get", "x", "--name", "other"]).contains("the store other is not served"));
+}
+
+#[test]
+fn top_shows_the_commands_of_the_last_interval() {
+    let served = Served::start(&[]);
+    assert_eq!(served.said(&["set", "before", "x"]), "");
+    let mut command = caravan();
+    command.env("XDG_RUNTIME_DIR", served.folder.path()).args([
+        "store",
+        "top",
+        "--json",
+        "--interval",
+        "0.2",
+    ]);
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+    // It has read the counters for the first time before its first line, and commands come until it shows them.
+    let view = loop {
+        let line = lines.next().expect("a line").expect("text");
+        let view: Value = serde_json::from_str(&line).expect("JSON");
+        let commands = view["commands"].as_array().expect("rows").clone();
+        assert!(commands.iter().all(|row| row["command"] != "set"), "{line}");
+        if let Some(row) = commands.into_iter().find(|row| row["command"] == "get") {
+            assert!(row["per_s"].as_f64() > Some(0.0) && row["p99_us"].as_f64() > Some(0.0), "{line}");
+            break view;
+        }
+        assert_eq!(served.said(&["get", "before"]), "x");
+    };
+    signal(&child, Signal::INT);
+    assert_eq!(child.wait().expect("ended").code(), Some(0));
+    assert_eq!((&view["store"], &view["keys"]), (&Value::from("default"), &Value::from(1.0)));
+    assert!(view["classes"][0]["used_places"].as_f64() >= Some(1.0), "{view}");
+    let text = served.said(&["top", "--once", "--interval", "0.1"]);
+    assert!(text.starts_with("store default, up ") && text.contains("\nOBJECT BYTES  "), "{text}");
+}
+
+#[test]
+fn the_counters_are_given_to_prometheus_where_asked() {
+    let served = Served::start(&["--metrics", "0", "--json"]);
+    let ready: Value = serde_json::from_str(&served.ready).expect("JSON");
+    let url = ready["metrics"].as_str().expect("an address");
+    let address =
+        url.strip_prefix("http://").and_then(|rest| rest.strip_suffix("/metrics")).expect("an address");
+    assert!(address.starts_with("127.0.0.1:"), "{url}");
+    let mut stream = std::net::TcpStream::connect(address).expect("connected");
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: test\r\n\r\n").expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    assert!(
+        answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.contains("\ncaravan_store_keys 0\n"),
+        "{answer}"
+    );
 }
 
 #[test]
