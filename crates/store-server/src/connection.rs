@@ -1,13 +1,13 @@
 //! A connection: a socket and its session. It reads, serves and writes until one of them has to wait.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use crate::limits;
 use crate::session::Session;
+use crate::socket::StoreSocket;
 use crate::state::{ServerState, count};
 
 /// What a connection waits for.
@@ -28,7 +28,8 @@ pub(crate) enum ConnectionWait {
 /// Invariants: `sent <= session.output().len()`; nothing is read while output waits, so both buffers are bounded.
 #[derive(Debug)]
 pub(crate) struct StoreConnection {
-    socket: OwnedFd,
+    socket: StoreSocket,
+    begun: Instant,
     session: Session,
     input: Vec<u8>,
     sent: usize,
@@ -38,8 +39,8 @@ pub(crate) struct StoreConnection {
 }
 
 impl StoreConnection {
-    pub(crate) fn new(socket: OwnedFd, session: Session, now: Instant) -> Self {
-        Self { socket, session, input: Vec::new(), sent: 0, paused_until: None, moved: now }
+    pub(crate) fn new(socket: StoreSocket, session: Session, now: Instant) -> Self {
+        Self { socket, begun: now, session, input: Vec::new(), sent: 0, paused_until: None, moved: now }
     }
 
     /// Goes on as far as possible: at most one read, so that other connections have their turn. The worker's `spare` buffer
@@ -72,7 +73,7 @@ impl StoreConnection {
         let mut has_read = false;
         loop {
             self.paused_until = None;
-            if self.session.output().is_empty() {
+            if self.session.output().is_empty() && !self.socket.has_unsent() {
                 self.moved = now;
             }
             let taken = self.session.serve(&self.input, now_ms);
@@ -88,18 +89,21 @@ impl StoreConnection {
                 return Ok(ConnectionWait::Output);
             }
             if self.session.is_closing() {
+                self.socket.finish();
                 return Ok(ConnectionWait::End);
             }
             // Requests are left if the output was long; they come before further bytes.
             if taken > 0 && !self.input.is_empty() {
                 continue;
             }
+            // An answer of the handshake may wait for room.
+            let wait = if self.socket.has_unsent() { ConnectionWait::Output } else { ConnectionWait::Input };
             if has_read {
-                return Ok(ConnectionWait::Input);
+                return Ok(wait);
             }
             has_read = true;
             match self.read(state, spare)? {
-                ReadOutcome::Nothing => return Ok(ConnectionWait::Input),
+                ReadOutcome::Nothing => return Ok(wait),
                 ReadOutcome::End => return Ok(ConnectionWait::End),
                 ReadOutcome::Bytes => {}
             }
@@ -110,9 +114,7 @@ impl StoreConnection {
         if self.input.capacity() == 0 {
             self.input = std::mem::take(spare);
         }
-        self.input.reserve(limits::READ_BYTES);
-        let room = rustix::buffer::spare_capacity(&mut self.input);
-        let outcome = recv(&self.socket, room, RecvFlags::DONTWAIT).map(|(bytes, _)| bytes);
+        let outcome = self.socket.receive(&mut self.input);
         let bytes = outcome.unwrap_or(0);
         count(&state.counters.input_bytes, bytes as u64);
         match outcome {
@@ -127,7 +129,7 @@ impl StoreConnection {
     fn write(&mut self, state: &ServerState, now: Instant) -> Result<bool, Errno> {
         let output = self.session.output();
         while self.sent < output.len() {
-            match send(&self.socket, &output[self.sent..], SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+            match self.socket.send(&output[self.sent..]) {
                 Ok(bytes) => {
                     self.sent += bytes;
                     self.moved = now;
@@ -139,17 +141,25 @@ impl StoreConnection {
             }
         }
         self.sent = 0;
-        self.moved = now;
         output.clear();
         output.shrink_to(limits::OUTPUT_KEPT_BYTES);
-        Ok(true)
+        let is_gone = self.socket.flush()?;
+        if is_gone {
+            self.moved = now;
+        }
+        Ok(is_gone)
     }
 
     /// Returns whether the client has left its replies unread for too long.
     pub(crate) fn is_stalled(&mut self, now: Instant, most: Duration) -> bool {
-        !self.session.output().is_empty()
+        (!self.session.output().is_empty() || self.socket.has_unsent())
             && self.paused_until.is_none()
             && now.saturating_duration_since(self.moved) >= most
+    }
+
+    /// Returns whether the client takes too long to begin TLS.
+    pub(crate) fn is_late(&self, now: Instant) -> bool {
+        self.socket.is_handshaking() && now.saturating_duration_since(self.begun) >= limits::TLS_HANDSHAKE_MAX
     }
 
     /// Returns the client's address and name, for messages.
@@ -191,7 +201,7 @@ mod tests {
         let (client, server) = UnixStream::pair().expect("a pair");
         let (begin, spare) = (Instant::now(), &mut Vec::new());
         let session = Session::new(Arc::clone(&state), "test".to_owned(), 0);
-        let mut connection = StoreConnection::new(server.into(), session, begin);
+        let mut connection = StoreConnection::new(StoreSocket::Plain(server.into()), session, begin);
         // It is idle for an hour before its first request.
         let asked = begin + Duration::from_secs(3600);
         assert!(!connection.is_stalled(asked, limits::OUTPUT_STALLED_MAX));
@@ -205,5 +215,30 @@ mod tests {
         let later = asked + most;
         assert_eq!(connection.advance(&state, spare, later, 0), ConnectionWait::Output);
         assert!(!connection.is_stalled(later, most));
+    }
+
+    #[test]
+    fn a_client_that_does_not_begin_tls_is_late_after_a_while() {
+        use rustls::server::ResolvesServerCertUsingSni;
+
+        let store = Arc::new(Store::embedded(StoreOptions::new(16 << 20)).expect("a store"));
+        let state = Arc::new(ServerState::new(store, ServerFacts::new("test"), None));
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ServerConfig::builder_with_provider(provider);
+        let config = config.with_safe_default_protocol_versions().expect("versions").with_no_client_auth();
+        let config = Arc::new(config.with_cert_resolver(Arc::new(ResolvesServerCertUsingSni::new())));
+        let (client, server) = UnixStream::pair().expect("a pair");
+        let (begin, spare) = (Instant::now(), &mut Vec::new());
+        let session = Session::new(Arc::clone(&state), "test".to_owned(), 0);
+        let socket = StoreSocket::sealed(server.into(), config).expect("a socket");
+        let mut connection = StoreConnection::new(socket, session, begin);
+        // A part of a greeting.
+        rustix::io::write(&client, &[22, 3, 1]).expect("sent");
+        assert_eq!(connection.advance(&state, spare, begin, 0), ConnectionWait::Input);
+        assert!(!connection.is_late(begin));
+        assert!(connection.is_late(begin + limits::TLS_HANDSHAKE_MAX));
+        // A request that is no TLS.
+        rustix::io::write(&client, b"PING\r\n").expect("sent");
+        assert_eq!(connection.advance(&state, spare, begin, 0), ConnectionWait::End);
     }
 }

@@ -14,8 +14,10 @@ mod number;
 mod resp;
 mod server;
 mod session;
+mod socket;
 mod state;
 mod tally;
+mod tls;
 mod worker;
 
 pub use client::{ClientError, StoreClient};
@@ -28,3 +30,4 @@ pub use server::{ServerOptions, StoreServer, local_address};
 pub use session::Session;
 pub use state::{ServerFacts, ServerState};
 pub use tally::percentile_ns;
+pub use tls::TlsOptions;

@@ -67,3 +67,8 @@ pub const PERCENTILES_MAX: usize = 16;
 pub const METRICS_HEAD_BYTES_MAX: usize = 8 << 10;
 /// How long a request for the metrics may take to arrive, and its answer to leave: others wait meanwhile.
 pub const METRICS_REQUEST_MAX: Duration = Duration::from_secs(2);
+
+/// Bytes that wait in a connection with TLS, on top of its replies: some records.
+pub const TLS_OUTPUT_BYTES: usize = 64 << 10;
+/// How long a client may take for the handshake of TLS: it holds a connection, and has proved nothing.
+pub const TLS_HANDSHAKE_MAX: Duration = Duration::from_secs(10);

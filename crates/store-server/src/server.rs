@@ -12,12 +12,15 @@ use caravan_store::{Eviction, Store};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, SocketAddrAny, SocketFlags, acceptfrom_with, send};
+use rustls::ServerConfig;
 
 use crate::error::ServeError;
 use crate::limits;
 use crate::listen::{UnixListening, listen_tcp};
 use crate::metrics::{self, MetricsPost};
+use crate::socket::StoreSocket;
 use crate::state::{ServerFacts, ServerState, count};
+use crate::tls::{self, TlsOptions};
 use crate::worker::{StoreWorker, Tell, WorkerPost, unix_ms};
 
 /// What a server is started with.
@@ -30,6 +33,8 @@ pub struct ServerOptions {
     pub socket: PathBuf,
     /// The address on TCP, if it listens there.
     pub address: Option<SocketAddr>,
+    /// Where and with which certificate clients speak TLS, if they can.
+    pub tls: Option<TlsOptions>,
     /// The address on TCP at which Prometheus gets the counters by `GET /metrics`, if there is one.
     pub metrics: Option<SocketAddr>,
     /// The password that clients give with AUTH.
@@ -43,13 +48,20 @@ pub struct ServerOptions {
 impl ServerOptions {
     /// Returns the options of a server on a UNIX socket.
     pub fn new(name: impl Into<String>, socket: impl Into<PathBuf>) -> Self {
-        let (address, metrics, password, workers) = (None, None, None, None);
+        let (address, tls, metrics, password, workers) = (None, None, None, None, None);
         let eviction = Eviction::Refuse;
-        Self { name: name.into(), socket: socket.into(), address, metrics, password, workers, eviction }
+        let (name, socket) = (name.into(), socket.into());
+        Self { name, socket, address, tls, metrics, password, workers, eviction }
+    }
+
+    /// Returns an address that other hosts can reach, if there is one.
+    fn exposed(&self) -> Option<SocketAddr> {
+        let tls = self.tls.as_ref().map(|tls| tls.address);
+        [self.address, tls].into_iter().flatten().find(|address| !address.ip().is_loopback())
     }
 
     fn check(&self) -> Result<(), ServeError> {
-        if let Some(address) = self.address.filter(|address| !address.ip().is_loopback()) {
+        if let Some(address) = self.exposed() {
             if self.password.is_none() {
                 return Err(ServeError::Exposed(address.ip()));
             }
@@ -67,6 +79,7 @@ impl ServerOptions {
 pub struct StoreServer {
     state: Arc<ServerState>,
     address: Option<SocketAddr>,
+    tls_address: Option<SocketAddr>,
     socket: PathBuf,
     /// Ends the accepting thread.
     bell: Arc<OwnedFd>,
@@ -90,14 +103,17 @@ impl StoreServer {
         tell: impl Fn(&str) + Send + Sync + 'static,
     ) -> Result<Self, ServeError> {
         options.check()?;
+        let config = options.tls.as_ref().map(tls::config).transpose()?;
         let unix = UnixListening::at(&options.socket)?;
         let tcp = options.address.map(listen_tcp).transpose()?;
         let address = tcp.as_ref().map(|(_, address)| *address);
+        let sealed = options.tls.as_ref().map(|tls| listen_tcp(tls.address)).transpose()?;
+        let tls_address = sealed.as_ref().map(|(_, address)| *address);
         let metrics_post = options.metrics.map(MetricsPost::at).transpose()?;
         let facts = ServerFacts {
             port: address.map_or(0, |address| address.port()),
             socket: options.socket.display().to_string(),
-            is_exposed: address.is_some_and(|address| !address.ip().is_loopback()),
+            is_exposed: options.exposed().is_some(),
             eviction: options.eviction,
             started_ms: unix_ms(),
             ..ServerFacts::new(options.name)
@@ -112,8 +128,11 @@ impl StoreServer {
         let count = options.workers.unwrap_or(limits::WORKERS_DEFAULT.min(cores));
         let posts: Result<Vec<_>, _> = (0..count).map(|_| WorkerPost::new().map(Arc::new)).collect();
         let (acceptor, workers, metrics, socket) = (None, Vec::new(), None, options.socket);
-        let mut server = Self { state, address, socket, bell, posts: posts?, acceptor, workers, metrics };
-        server.spawn(unix, tcp.map(|(listener, _)| listener), &tell)?;
+        let posts = posts?;
+        let mut server =
+            Self { state, address, tls_address, socket, bell, posts, acceptor, workers, metrics };
+        let tls = sealed.map(|(listener, _)| listener).zip(config);
+        server.spawn(unix, tcp.map(|(listener, _)| listener), tls, &tell)?;
         if let Some(post) = metrics_post {
             let (address, state, bell) = (post.address, Arc::clone(&server.state), Arc::clone(&server.bell));
             server.metrics = Some((address, metrics::spawn(post, state, bell)?));
@@ -121,7 +140,13 @@ impl StoreServer {
         Ok(server)
     }
 
-    fn spawn(&mut self, unix: UnixListening, tcp: Option<OwnedFd>, tell: &Tell) -> Result<(), ServeError> {
+    fn spawn(
+        &mut self,
+        unix: UnixListening,
+        tcp: Option<OwnedFd>,
+        tls: Option<(OwnedFd, Arc<ServerConfig>)>,
+        tell: &Tell,
+    ) -> Result<(), ServeError> {
         let thread = |name: String| std::thread::Builder::new().name(name);
         for (index, post) in self.posts.iter().enumerate() {
             let worker =
@@ -130,7 +155,7 @@ impl StoreServer {
             self.workers.push(spawned.map_err(ServeError::system("start a thread"))?);
         }
         let (state, posts, bell) = (Arc::clone(&self.state), self.posts.clone(), Arc::clone(&self.bell));
-        let acceptor = Acceptor { unix, tcp, bell, state, posts };
+        let acceptor = Acceptor { unix, tcp, tls, bell, state, posts };
         let spawned = thread("store-accept".to_owned()).spawn(move || acceptor.accept());
         self.acceptor = Some(spawned.map_err(ServeError::system("start a thread"))?);
         Ok(())
@@ -139,6 +164,11 @@ impl StoreServer {
     /// Returns the address on TCP, with the port that the system chose if the options had 0.
     pub fn address(&self) -> Option<SocketAddr> {
         self.address
+    }
+
+    /// Returns the address at which clients speak TLS, with the port that the system chose if the options had 0.
+    pub fn tls_address(&self) -> Option<SocketAddr> {
+        self.tls_address
     }
 
     /// Returns the address of the metrics, with the port that the system chose if the options had 0.
@@ -172,6 +202,7 @@ impl Drop for StoreServer {
 struct Acceptor {
     unix: UnixListening,
     tcp: Option<OwnedFd>,
+    tls: Option<(OwnedFd, Arc<ServerConfig>)>,
     bell: Arc<OwnedFd>,
     state: Arc<ServerState>,
     posts: Vec<Arc<WorkerPost>>,
@@ -179,11 +210,13 @@ struct Acceptor {
 
 impl Acceptor {
     fn accept(self) {
-        let listeners: Vec<_> =
-            [Some(self.unix.as_fd()), self.tcp.as_ref().map(AsFd::as_fd)].into_iter().flatten().collect();
+        // Each with the configuration of TLS, if clients speak it there.
+        let tls = self.tls.as_ref().map(|(listener, config)| (listener.as_fd(), Some(config)));
+        let tcp = self.tcp.as_ref().map(|listener| (listener.as_fd(), None));
+        let listeners: Vec<_> = [Some((self.unix.as_fd(), None)), tcp, tls].into_iter().flatten().collect();
         loop {
             let mut ready = vec![PollFd::new(&*self.bell, PollFlags::IN)];
-            ready.extend(listeners.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)));
+            ready.extend(listeners.iter().map(|(fd, _)| PollFd::from_borrowed_fd(*fd, PollFlags::IN)));
             if poll(&mut ready, None).is_err() {
                 continue;
             }
@@ -191,9 +224,9 @@ impl Acceptor {
                 return;
             }
             let ready: Vec<bool> = ready[1..].iter().map(|fd| !fd.revents().is_empty()).collect();
-            for (listener, _) in listeners.iter().zip(ready).filter(|(_, is_ready)| *is_ready) {
+            for ((listener, config), _) in listeners.iter().zip(ready).filter(|(_, is_ready)| *is_ready) {
                 match acceptfrom_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-                    Ok((socket, address)) => self.admit(socket, address),
+                    Ok((socket, address)) => self.admit(socket, address, *config),
                     // Too many descriptors are open: the connection waits until others have been closed.
                     Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
                         std::thread::sleep(limits::EXPIRY_INTERVAL);
@@ -205,13 +238,15 @@ impl Acceptor {
         }
     }
 
-    fn admit(&self, socket: OwnedFd, address: Option<SocketAddrAny>) {
+    fn admit(&self, socket: OwnedFd, address: Option<SocketAddrAny>, config: Option<&Arc<ServerConfig>>) {
         let connections = |post: &Arc<WorkerPost>| post.connections.load(Ordering::Relaxed);
         if self.posts.iter().map(connections).sum::<usize>() >= self.state.clients_max() {
             count(&self.state.counters.refused, 1);
-            // The client may be gone, and is not waited for.
-            let text = b"-ERR max number of clients reached\r\n";
-            let _ = send(&socket, text, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+            // The client may be gone, and is not waited for. One that speaks TLS would take the text for nonsense.
+            if config.is_none() {
+                let text = b"-ERR max number of clients reached\r\n";
+                let _ = send(&socket, text, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+            }
             return;
         }
         let address = address.and_then(|address| SocketAddr::try_from(address).ok());
@@ -222,6 +257,14 @@ impl Acceptor {
                 address.to_string()
             }
             None => format!("{}:0", printable(&self.state.facts.socket)),
+        };
+        let socket = match config {
+            None => StoreSocket::Plain(socket),
+            Some(config) => match StoreSocket::sealed(socket, Arc::clone(config)) {
+                Ok(socket) => socket,
+                // The certificate has been tried already; only the system's random numbers can fail.
+                Err(_) => return,
+            },
         };
         if let Some(post) = self.posts.iter().min_by_key(|post| connections(post)) {
             post.hand_over(socket, address);

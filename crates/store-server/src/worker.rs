@@ -13,6 +13,7 @@ use crate::connection::{ConnectionWait, StoreConnection};
 use crate::error::ServeError;
 use crate::limits;
 use crate::session::Session;
+use crate::socket::StoreSocket;
 use crate::state::{ServerState, count};
 
 /// The number of the worker's own bell among the descriptors; connections count from 1.
@@ -31,7 +32,7 @@ pub(crate) type Tell = Arc<dyn Fn(&str) + Send + Sync>;
 #[derive(Debug)]
 pub(crate) struct WorkerPost {
     bell: OwnedFd,
-    arrived: Mutex<Vec<(OwnedFd, String)>>,
+    arrived: Mutex<Vec<(StoreSocket, String)>>,
     /// Connections of the worker, those that have just arrived included.
     pub(crate) connections: AtomicUsize,
     is_ending: AtomicBool,
@@ -47,7 +48,7 @@ impl WorkerPost {
     }
 
     /// Gives the worker a connection.
-    pub(crate) fn hand_over(&self, socket: OwnedFd, address: String) {
+    pub(crate) fn hand_over(&self, socket: StoreSocket, address: String) {
         self.connections.fetch_add(1, Ordering::Relaxed);
         self.arrived.lock().unwrap_or_else(PoisonError::into_inner).push((socket, address));
         self.ring();
@@ -222,6 +223,9 @@ impl StoreWorker {
         let stalled = |(token, (connection, _)): (&u64, &mut (StoreConnection, ConnectionWait))| {
             connection.is_stalled(now, limits::OUTPUT_STALLED_MAX).then_some(*token)
         };
+        let late = self.connections.iter().filter(|(_, (connection, _))| connection.is_late(now));
+        let late: Vec<u64> = late.map(|(token, _)| *token).collect();
+        late.into_iter().for_each(|token| self.close(token));
         let stalled: Vec<u64> = self.connections.iter_mut().filter_map(stalled).collect();
         for token in stalled {
             if let Some((connection, _)) = self.connections.get(&token) {

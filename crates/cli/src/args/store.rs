@@ -33,7 +33,8 @@ Examples:
   caravan store serve
   caravan store serve sessions --memory 1G --evict lru
   caravan store serve --port 6379
-  caravan store serve --port 6379 --bind 192.0.2.7 --password-file secret
+  caravan store serve --port 6379 --bind 192.0.2.7 --password-file secret \\
+      --tls-cert server.crt --tls-key server.key
 
 Then, for example:
   caravan store set greeting hello
@@ -43,10 +44,19 @@ pub struct StoreServe {
     #[arg(default_value = STORE_NAME, value_parser = store_name)]
     pub name: String,
     /// Listen on this TCP port, too; 0 for one that the system chooses
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", group = "tcp")]
     pub port: Option<u16>,
-    /// The address of the port. Any but this host's own takes a password
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1", requires = "port")]
+    /// Speak TLS, with this certificate (PEM): on --tls-port if that is given, else on --port
+    #[arg(long, value_name = "FILE", requires_all = ["tls_key", "tcp"])]
+    pub tls_cert: Option<PathBuf>,
+    /// The private key of the certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// Speak TLS on this TCP port, and none on --port; 0 for one that the system chooses
+    #[arg(long, value_name = "N", group = "tcp", requires = "tls_cert")]
+    pub tls_port: Option<u16>,
+    /// The address of the ports. Any but this host's own takes a password
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1", requires = "tcp")]
     pub bind: IpAddr,
     /// Give Prometheus the counters at http://ADDRESS:PORT/metrics; without ADDRESS, at 127.0.0.1
     #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = metrics_address)]

@@ -8,7 +8,7 @@ use caravan_bench::number::binary;
 use caravan_segment::printable;
 use caravan_segment::process::allow_descriptors;
 use caravan_store::{Eviction, Store, StoreOptions};
-use caravan_store_server::{ServerOptions, StoreServer};
+use caravan_store_server::{ServerOptions, StoreServer, TlsOptions};
 use serde_json::json;
 
 use crate::args::{StoreEviction, StoreServe};
@@ -34,7 +34,16 @@ pub fn run(args: &StoreServe) -> Result<(), Error> {
     let store = Store::embedded(store_options).map_err(sentence)?;
     let socket = args.socket.clone().map_or_else(|| socket_path(&args.name), Ok)?;
     let mut options = ServerOptions::new(&args.name, socket);
-    options.address = args.port.map(|port| SocketAddr::new(args.bind, port));
+    let at = |port| SocketAddr::new(args.bind, port);
+    // With a certificate and one port, that port speaks TLS.
+    let plain = args.port.filter(|_| args.tls_cert.is_none() || args.tls_port.is_some());
+    options.address = plain.map(at);
+    options.tls = args
+        .tls_port
+        .or(args.port)
+        .zip(args.tls_cert.clone())
+        .zip(args.tls_key.clone())
+        .map(|((port, certificate), key)| TlsOptions { address: at(port), certificate, key });
     options.metrics = args.metrics;
     options.password = args.password_file.as_deref().map(password).transpose()?;
     options.eviction = eviction;
@@ -66,19 +75,21 @@ fn print_ready(args: &StoreServe, server: &StoreServer) -> Result<(), Error> {
     let (pid, socket) = (std::process::id(), server.socket().display().to_string());
     if args.json {
         let address = server.address().map(|address| address.to_string());
+        let tls_address = server.tls_address().map(|address| address.to_string());
         let metrics = server.metrics().map(|address| format!("http://{address}/metrics"));
         return crate::print_json(&json!({
             "event": "ready", "name": args.name, "pid": pid, "socket": socket, "address": address,
-            "metrics": metrics, "memory_bytes": args.memory,
+            "tls_address": tls_address, "metrics": metrics, "memory_bytes": args.memory,
         }));
     }
     let tcp = server.address().map_or_else(String::new, |address| format!(" and {address}"));
     let metrics = server
         .metrics()
         .map_or_else(String::new, |address| format!(", its counters at http://{address}/metrics"));
+    let tls = server.tls_address().map_or_else(String::new, |address| format!(" and, with TLS, {address}"));
     let memory = binary(args.memory);
     crate::print(&format!(
-        "The store {} ({memory}) is served at {socket}{tcp}{metrics} by process {pid}.\n",
+        "The store {} ({memory}) is served at {socket}{tcp}{tls}{metrics} by process {pid}.\n",
         args.name
     ))
 }

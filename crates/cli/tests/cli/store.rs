@@ -227,6 +227,108 @@ fn redis_cli_and_redis_benchmark_work_unchanged() {
     assert_eq!(text(&output.stderr), "");
 }
 
+/// Makes a certificate for 127.0.0.1 and its key in a folder.
+fn certificate(folder: &std::path::Path) -> (String, String) {
+    let path = |name: &str| folder.join(name).display().to_string();
+    let (certificate, key) = (path("server.crt"), path("server.key"));
+    let output = Command::new("openssl")
+        .args([
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-days",
+            "1",
+        ])
+        .args(["-subj", "/CN=caravan", "-addext", "subjectAltName=IP:127.0.0.1"])
+        .args(["-keyout", &key, "-out", &certificate])
+        .output()
+        .expect("openssl starts: `make test` installs it (Debian's package openssl)");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    (certificate, key)
+}
+
+#[test]
+fn clients_speak_tls_where_there_is_a_certificate() {
+    let folder = Folder::new();
+    let (certificate, key) = certificate(folder.path());
+    let served = Served::start(&[
+        "--tls-cert",
+        &certificate,
+        "--tls-key",
+        &key,
+        "--tls-port",
+        "0",
+        "--port",
+        "0",
+        "--json",
+    ]);
+    let ready: Value = serde_json::from_str(&served.ready).expect("JSON");
+    let port = |name: &str| {
+        ready[name].as_str().and_then(|address| address.rsplit(':').next()).expect("a port").to_owned()
+    };
+    let (plain, sealed) = (port("address"), port("tls_address"));
+    let cli = |words: &[&str]| {
+        let output = Command::new("redis-cli").args(words).output();
+        let output =
+            output.expect("redis-cli starts: `make test` installs it (Debian's package redis-tools)");
+        text(&output.stdout) + &text(&output.stderr)
+    };
+    let tls = ["--tls", "--cacert", &certificate, "-p", &sealed];
+    // It takes many records.
+    assert_eq!(served.said(&["set", "long", &"x".repeat(100_000)]), "");
+    assert_eq!(cli(&[&tls[..], &["append", "long", "y"]].concat()), "100001\n");
+    assert_eq!(cli(&[&tls[..], &["get", "long"]].concat()).len(), 100_002);
+    assert_eq!(cli(&["-p", &plain, "set", "a", "1"]), "OK\n");
+    assert_eq!(cli(&[&tls[..], &["get", "a"]].concat()), "1\n");
+    // Who does not know the certificate refuses, and who speaks no TLS is refused.
+    assert!(cli(&["--tls", "-p", &sealed, "ping"]).contains("certificate verify failed"));
+    assert!(cli(&["-p", &sealed, "ping"]).contains("Error"));
+    let output = Command::new("redis-benchmark")
+        .args([
+            "--tls",
+            "--cacert",
+            &certificate,
+            "-p",
+            &sealed,
+            "-q",
+            "-n",
+            "2000",
+            "-P",
+            "64",
+            "-d",
+            "10000",
+            "-t",
+            "set,get",
+        ])
+        .output()
+        .expect("redis-benchmark starts");
+    let said = text(&output.stdout);
+    assert!(output.status.success() && said.contains("GET") && !said.contains("rror"), "{said}");
+    // With one port, that port speaks TLS. A key that is none is told.
+    let other = Served::start(&["--tls-cert", &certificate, "--tls-key", &key, "--port", "0"]);
+    assert!(other.ready.contains(" and, with TLS, 127.0.0.1:"), "{}", other.ready);
+    let message =
+        served.refused(&["serve", "x", "--tls-cert", &certificate, "--tls-key", &certificate, "--port", "0"]);
+    assert!(message.contains("server.crt: cannot use this for TLS"), "{message}");
+    let message = served.refused(&[
+        "serve",
+        "x",
+        "--tls-cert",
+        &certificate,
+        "--tls-key",
+        &key,
+        "--tls-port",
+        "0",
+        "--bind",
+        "0.0.0.0",
+    ]);
+    assert!(message.contains("without a password"), "{message}");
+}
+
 /// redis-py, as Debian has it.
 const REDIS_PY: &str = r#"
 import sys, redis
