@@ -39,6 +39,7 @@ Examples:
 Then, for example:
   caravan store set greeting hello
   redis-cli -s $XDG_RUNTIME_DIR/caravan/default.sock get greeting")]
+#[command(group(clap::ArgGroup::new("tcp").multiple(true)))]
 pub struct StoreServe {
     /// The name of the store: letters, digits, '.', '_' and '-'
     #[arg(default_value = STORE_NAME, value_parser = store_name)]
