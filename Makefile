@@ -80,10 +80,14 @@ example: ## run the example app in a packet engine for a second
 bench: build ## measure the ring beside a plain loop in C
 	@. scripts/env && bench/ring/run $(ARGS)
 
-# Both targets install what else they need.
+# These targets install what else they need.
 .PHONY: otp-suites
 otp-suites: build ## run OTP's own distribution suites over TCP and over Caravan (an hour)
 	@. scripts/env && tests/otp-suites/run $(ARGS)
+
+.PHONY: redis-suite
+redis-suite: build ## run Redis's own tests on redis-server and on a store (5 minutes)
+	@tests/redis-suite/run $(ARGS)
 
 .PHONY: apps
 apps: build ## run a RabbitMQ cluster over Caravan, and kill its nodes

@@ -5,48 +5,6 @@
 
 erlang_lib() { erl -noinput -eval 'io:put_chars(code:lib_dir()), halt().'; }
 
-# Fetches Debian's source package of the installed erlang once, and prints the path of its tree. It
-# uses its own source list and package lists, and does not change the user's apt configuration.
-debian_source() {
-    local version cache tree
-    version=$(dpkg-query -W -f '${source:Version}' erlang-base 2>/dev/null) ||
-        fail "Erlang was not installed from Debian's erlang-base: give OTP's source tree with --otp-source DIR"
-    cache=${XDG_CACHE_HOME:-$HOME/.cache}/caravan/otp
-    tree=$cache/$version
-    if [ ! -d "$tree" ]; then
-        say "fetching OTP's test suites (Debian's source package erlang $version, 48 MB) into $cache" >&2
-        mkdir -p "$cache"
-        apt_source "$cache" "$version" >&2
-    fi
-    printf '%s\n' "$tree"
-}
-
-apt_source() {
-    local cache=$1 version=$2 private=$work/apt keyring=/usr/share/keyrings/debian-archive-keyring.gpg
-    local options signed="" archive
-    command -v apt-get >/dev/null || fail "there is no apt-get: give OTP's source tree with --otp-source DIR"
-    mkdir -p "$private/parts" "$private/lists/partial" "$private/archives/partial" "$private/download"
-    [ ! -e "$keyring" ] || signed="[signed-by=$keyring] "
-    apt-get indextargets --format "deb-src $signed\$(REPO_URI) \$(RELEASE) \$(COMPONENT) #\$(ORIGIN)" \
-        'Identifier: Packages' 2>/dev/null | sed -n 's/ #Debian$//p' | sort -u >"$private/parts/source.list"
-    [ -s "$private/parts/source.list" ] ||
-        fail "apt has no Debian archive in its lists: give OTP's source tree with --otp-source DIR"
-    options=(-qq -o "Dir::Etc::sourcelist=/dev/null" -o "Dir::Etc::sourceparts=$private/parts"
-             -o "Dir::State::lists=$private/lists" -o "Dir::Cache=$private" -o "APT::Sandbox::User=$(id -un)")
-    apt-get "${options[@]}" update ||
-        fail "apt-get could not fetch Debian's source index; or give OTP's source tree with --otp-source DIR"
-    (cd "$private/download" && apt-get "${options[@]}" source --download-only "erlang=$version") ||
-        fail "Debian's archive has no source of erlang $version: give it with --otp-source DIR"
-    archive=$(echo "$private"/download/*.orig.tar.*)
-    # Unpack under another name, so that an interrupted unpacking does not look like a whole tree.
-    rm -rf "$cache/unpacking"
-    mkdir "$cache/unpacking"
-    tar -xf "$archive" -C "$cache/unpacking" --strip-components=1 --wildcards --no-anchored \
-        'erts/emulator/test' 'lib/kernel/test' 'lib/kernel/examples' 'lib/kernel/src' 'lib/stdlib/test' \
-        'lib/common_test/test_server' OTP_VERSION || fail "cannot unpack $archive"
-    mv "$cache/unpacking" "$cache/$version"
-}
-
 # Compiles the modules of this directory and OTP's hook and helpers, and writes $node, the script that
 # starts every test node.
 prepare_nodes() {

@@ -19,7 +19,7 @@ pub use crate::args::engine::{
 pub use crate::args::pipe::{Copy, CopyHalf, PipeArgs, Reach, Recv, Send, Telling};
 pub use crate::args::store::{
     StoreChoice, StoreCommand, StoreDel, StoreEviction, StoreGet, StoreSave, StoreScan, StoreServe,
-    StoreServerProcess, StoreSet, StoreStat, StoreUpgrade,
+    StoreServerProcess, StoreSet, StoreStat, StoreTop, StoreUpgrade,
 };
 
 /// Move data between processes and hosts as fast as they can: pipes, packet networks, benchmarks, a live view.

@@ -4,6 +4,7 @@ pub mod child;
 mod detach;
 mod orders;
 mod serve;
+mod top;
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Read, Write, stdin, stdout};
@@ -27,6 +28,7 @@ pub fn run(command: &StoreCommand) -> Result<(), Error> {
         StoreCommand::Del(args) => del(args),
         StoreCommand::Scan(args) => scan(args),
         StoreCommand::Stat(args) => stat(args),
+        StoreCommand::Top(args) => top::run(args),
         StoreCommand::Save(args) => orders::save(args),
         StoreCommand::Upgrade(args) => orders::upgrade(args),
     }
@@ -235,14 +237,30 @@ fn scan(args: &StoreScan) -> Result<(), Error> {
 
 fn stat(args: &StoreStat) -> Result<(), Error> {
     let mut talk = StoreTalk::open(&args.choice)?;
-    let StoreAnswer::Bulk(text) = talk.call(&[b"INFO"])? else { return Err(talk.unexpected()) };
-    let text = String::from_utf8_lossy(&text);
-    let pairs = text.lines().filter_map(|line| line.split_once(':'));
+    let StoreAnswer::Bulk(text) = talk.call(&[b"INFO", b"everything"])? else {
+        return Err(talk.unexpected());
+    };
+    let lines = top::printable_lines(&text);
+    let pairs = lines.iter().filter_map(|line| line.split_once(':'));
     if args.choice.json {
-        let number = |value: &str| value.parse::<u64>().map_or_else(|_| value.into(), Value::from);
         let object: Map<String, Value> =
-            pairs.map(|(name, value)| (name.to_owned(), number(value))).collect();
+            pairs.map(|(name, value)| (name.to_owned(), figures(value))).collect();
         return print_line(Value::Object(object));
     }
-    pairs.clone().try_for_each(|(name, value)| print_line(format_args!("{name:38} {}", printable(value))))
+    pairs.clone().try_for_each(|(name, value)| print_line(format_args!("{name:38} {value}")))
+}
+
+/// Returns a value of INFO as JSON: a number, an object for `calls=3,failed_calls=0`, or else text.
+fn figures(value: &str) -> Value {
+    let number = |value: &str| {
+        let whole = value.parse::<u64>().ok().map(Value::from);
+        whole.or_else(|| Some(Value::from(value.parse::<f64>().ok()?)))
+    };
+    let parts: Map<String, Value> = top::parts(value)
+        .map(|(name, value)| (name.to_owned(), number(value).unwrap_or_else(|| value.into())))
+        .collect();
+    match parts.is_empty() {
+        true => number(value).unwrap_or_else(|| value.into()),
+        false => Value::Object(parts),
+    }
 }

@@ -91,6 +91,20 @@ impl CommandSpec {
         self.flags.split(' ').any(|other| other == flag)
     }
 
+    /// Returns the place of the command in `all_specs`.
+    pub(crate) fn number(&'static self) -> usize {
+        let mut before = 0;
+        for table in TABLES {
+            // The place in the table, by the address: it is looked up for each command that runs.
+            let offset = std::ptr::from_ref(self).addr().wrapping_sub(table.as_ptr().addr());
+            if offset < size_of_val::<[Self]>(table) {
+                return before + offset / size_of::<Self>();
+            }
+            before += table.len();
+        }
+        before
+    }
+
     pub(crate) fn needs_no_password(&self) -> bool {
         self.has_flag("no_auth")
     }
@@ -137,6 +151,25 @@ pub(crate) fn command(word: &[u8]) -> Option<&'static CommandSpec> {
     name.make_ascii_lowercase();
     let place = COMMANDS.binary_search_by(|spec| spec.name.as_bytes().cmp(name)).ok()?;
     COMMANDS.get(place)
+}
+
+/// The tables of all commands.
+const TABLES: [&[CommandSpec]; 5] = [COMMANDS, CLIENT, COMMAND, CONFIG, DEBUG];
+
+/// Returns all commands, those in containers last.
+pub(crate) fn all_specs() -> impl Iterator<Item = &'static CommandSpec> {
+    TABLES.into_iter().flatten()
+}
+
+/// Returns the command that a request names, whatever its number of words.
+pub(crate) fn named(words: CommandWords<'_>) -> Option<&'static CommandSpec> {
+    let spec = command(words.word(0))?;
+    match spec.call {
+        CommandCall::Container(inner) if words.len() >= 2 => {
+            inner.iter().find(|inner| words.is(1, short_name(inner)))
+        }
+        _ => Some(spec),
+    }
 }
 
 /// Finds the command, or within its container the one of the second word, and checks the number of words.
@@ -294,6 +327,7 @@ static COMMAND: &[CommandSpec] = &[
 #[rustfmt::skip]
 static CONFIG: &[CommandSpec] = &[
     row!("config|get", -3, "admin noscript loading stale", NONE, "server", "2.0.0", "Returns settings", Session(settings::get)),
+    row!("config|resetstat", 2, "admin noscript loading stale", NONE, "server", "2.0.0", "Sets the counters of INFO back to zero", Session(settings::reset_counters)),
     row!("config|set", -4, "admin noscript loading stale", NONE, "server", "2.0.0", "Changes settings", Session(settings::set)),
 ];
 
@@ -305,6 +339,16 @@ static DEBUG: &[CommandSpec] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_command_has_a_number() {
+        assert!(all_specs().enumerate().all(|(number, spec)| spec.number() == number));
+        let inner = COMMANDS.iter().filter_map(|spec| match spec.call {
+            CommandCall::Container(inner) => Some(inner.len()),
+            _ => None,
+        });
+        assert_eq!(all_specs().count(), COMMANDS.len() + inner.sum::<usize>());
+    }
 
     #[test]
     fn the_table_is_sorted_and_its_names_fit() {

@@ -1,14 +1,14 @@
 //! A connection: a socket and its session. It reads, serves and writes until one of them has to wait.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use crate::limits;
 use crate::links::LinkAttachment;
 use crate::session::Session;
+use crate::socket::StoreSocket;
 use crate::state::{ServerState, count};
 
 /// What a connection waits for.
@@ -31,7 +31,9 @@ pub(crate) enum ConnectionWait {
 /// Invariants: `sent <= session.output().len()`; nothing is read while output waits, so both buffers are bounded.
 #[derive(Debug)]
 pub(crate) struct StoreConnection {
-    socket: OwnedFd,
+    socket: StoreSocket,
+    /// When it was accepted.
+    begun: Instant,
     session: Session,
     input: Vec<u8>,
     sent: usize,
@@ -44,9 +46,10 @@ pub(crate) struct StoreConnection {
 }
 
 impl StoreConnection {
-    pub(crate) fn new(socket: OwnedFd, session: Session, now: Instant) -> Self {
+    pub(crate) fn new(socket: StoreSocket, mut session: Session, now: Instant) -> Self {
+        session.is_sealed = socket.is_sealed();
         let (input, sent, paused_until, received) = (Vec::new(), 0, None, None);
-        Self { socket, session, input, sent, paused_until, received, moved: now }
+        Self { socket, begun: now, session, input, sent, paused_until, received, moved: now }
     }
 
     /// Reads once and serves the requests. The replies wait for [`advance`](Self::advance). Returns whether the
@@ -61,7 +64,7 @@ impl StoreConnection {
         now: Instant,
         now_ms: u64,
     ) -> bool {
-        if self.paused_until.is_some() || !self.session.output().is_empty() {
+        if self.paused_until.is_some() || !self.session.output().is_empty() || self.socket.has_unsent() {
             return true;
         }
         self.moved = now;
@@ -116,7 +119,7 @@ impl StoreConnection {
         let mut has_read = self.received.is_some();
         loop {
             self.paused_until = None;
-            if self.session.output().is_empty() {
+            if self.session.output().is_empty() && !self.socket.has_unsent() {
                 self.moved = now;
             }
             let taken = self.received.take().unwrap_or(0) + self.serve(now_ms);
@@ -131,6 +134,7 @@ impl StoreConnection {
                 return Ok(ConnectionWait::Output);
             }
             if self.session.is_closing() {
+                self.socket.finish();
                 return Ok(ConnectionWait::End);
             }
             if self.session.attach.is_some() {
@@ -142,12 +146,14 @@ impl StoreConnection {
             if taken > 0 && !self.input.is_empty() {
                 continue;
             }
+            // An answer of the handshake may wait for room.
+            let wait = if self.socket.has_unsent() { ConnectionWait::Output } else { ConnectionWait::Input };
             if has_read {
-                return Ok(ConnectionWait::Input);
+                return Ok(wait);
             }
             has_read = true;
             match self.read(state, spare)? {
-                ReadOutcome::Nothing => return Ok(ConnectionWait::Input),
+                ReadOutcome::Nothing => return Ok(wait),
                 ReadOutcome::End => return Ok(ConnectionWait::End),
                 ReadOutcome::Bytes => {}
             }
@@ -158,9 +164,7 @@ impl StoreConnection {
         if self.input.capacity() == 0 {
             self.input = std::mem::take(spare);
         }
-        self.input.reserve(limits::READ_BYTES);
-        let room = rustix::buffer::spare_capacity(&mut self.input);
-        let outcome = recv(&self.socket, room, RecvFlags::DONTWAIT).map(|(bytes, _)| bytes);
+        let outcome = self.socket.receive(&mut self.input);
         let bytes = outcome.unwrap_or(0);
         count(&state.counters.input_bytes, bytes as u64);
         match outcome {
@@ -175,7 +179,7 @@ impl StoreConnection {
     fn write(&mut self, state: &ServerState, now: Instant) -> Result<bool, Errno> {
         let output = self.session.output();
         while self.sent < output.len() {
-            match send(&self.socket, &output[self.sent..], SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+            match self.socket.send(&output[self.sent..]) {
                 Ok(bytes) => {
                     self.sent += bytes;
                     self.moved = now;
@@ -187,23 +191,32 @@ impl StoreConnection {
             }
         }
         self.sent = 0;
-        self.moved = now;
         output.clear();
         output.shrink_to(limits::OUTPUT_KEPT_BYTES);
-        Ok(true)
+        let is_gone = self.socket.flush()?;
+        if is_gone {
+            self.moved = now;
+        }
+        Ok(is_gone)
     }
 
     /// Returns whether the client has left its replies unread for too long.
     pub(crate) fn is_stalled(&mut self, now: Instant, most: Duration) -> bool {
-        !self.session.output().is_empty()
+        (!self.session.output().is_empty() || self.socket.has_unsent())
             && self.paused_until.is_none()
             && now.saturating_duration_since(self.moved) >= most
+    }
+
+    /// Returns whether the client takes too long to begin TLS.
+    pub(crate) fn is_late(&self, now: Instant) -> bool {
+        self.socket.is_handshaking() && now.saturating_duration_since(self.begun) >= limits::TLS_HANDSHAKE_MAX
     }
 
     /// Takes the connection apart, for an attachment that the client has asked for.
     pub(crate) fn into_attachment(self) -> Option<LinkAttachment> {
         let Self { socket, mut session, .. } = self;
         let request = session.attach.take()?;
+        let StoreSocket::Plain(socket) = socket else { return None };
         Some(LinkAttachment { socket, request, entry: session.entry })
     }
 
@@ -246,7 +259,7 @@ mod tests {
         let (client, server) = UnixStream::pair().expect("a pair");
         let (begin, spare) = (Instant::now(), &mut Vec::new());
         let session = Session::new(Arc::clone(&state), "test".to_owned(), 0);
-        let mut connection = StoreConnection::new(server.into(), session, begin);
+        let mut connection = StoreConnection::new(StoreSocket::Plain(server.into()), session, begin);
         // It is idle for an hour before its first request.
         let asked = begin + Duration::from_secs(3600);
         assert!(!connection.is_stalled(asked, limits::OUTPUT_STALLED_MAX));
@@ -260,5 +273,30 @@ mod tests {
         let later = asked + most;
         assert_eq!(connection.advance(&state, spare, later, 0), ConnectionWait::Output);
         assert!(!connection.is_stalled(later, most));
+    }
+
+    #[test]
+    fn a_client_that_does_not_begin_tls_is_late_after_a_while() {
+        use rustls::server::ResolvesServerCertUsingSni;
+
+        let store = Arc::new(Store::embedded(StoreOptions::new(16 << 20)).expect("a store"));
+        let state = Arc::new(ServerState::new(store, ServerFacts::new("test"), None));
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ServerConfig::builder_with_provider(provider);
+        let config = config.with_safe_default_protocol_versions().expect("versions").with_no_client_auth();
+        let config = Arc::new(config.with_cert_resolver(Arc::new(ResolvesServerCertUsingSni::new())));
+        let (client, server) = UnixStream::pair().expect("a pair");
+        let (begin, spare) = (Instant::now(), &mut Vec::new());
+        let session = Session::new(Arc::clone(&state), "test".to_owned(), 0);
+        let socket = StoreSocket::sealed(server.into(), config).expect("a socket");
+        let mut connection = StoreConnection::new(socket, session, begin);
+        // A part of a greeting.
+        rustix::io::write(&client, &[22, 3, 1]).expect("sent");
+        assert_eq!(connection.advance(&state, spare, begin, 0), ConnectionWait::Input);
+        assert!(!connection.is_late(begin));
+        assert!(connection.is_late(begin + limits::TLS_HANDSHAKE_MAX));
+        // A request that is no TLS.
+        rustix::io::write(&client, b"PING\r\n").expect("sent");
+        assert_eq!(connection.advance(&state, spare, begin, 0), ConnectionWait::End);
     }
 }

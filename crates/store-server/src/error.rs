@@ -79,6 +79,14 @@ pub enum ServeError {
     /// A file that is no socket is where the socket would be.
     #[error("{}: this is a file, not the socket of a store: give another path, or remove it", .0.display())]
     NoSocket(PathBuf),
+    /// A certificate or a key for TLS cannot be used.
+    #[error("{}: cannot use this for TLS: {reason}; it takes a certificate, and its private key, in PEM", .path.display())]
+    Certificate {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The options contradict a limit.
     #[error("{0}")]
     Options(String),

@@ -33,6 +33,7 @@ use crate::limits::{RESTART_PAUSE_MAX, RESTART_PAUSE_MIN, SERVER_CALM, SERVER_EN
 use crate::listen::StoreListening;
 use crate::server::ServerOptions;
 use crate::state::ClientSettings;
+use crate::tls::{TlsIdentity, TlsOptions};
 
 /// The first word of a program that is started as a server. Its standard input is its [`KeeperChannel`]; the second word is the
 /// name of the store, for people who look at processes.
@@ -91,6 +92,7 @@ pub struct StoreKeeper {
     settings: ServerSettings,
     memory: OwnedFd,
     listening: StoreListening,
+    tls: Option<TlsOptions>,
     program: OwnedFd,
     log: Option<OwnedFd>,
     /// When the next server is started, while there is none.
@@ -116,7 +118,7 @@ impl StoreKeeper {
     /// Makes the memory, listens, and starts the first server. [`step`](Self::step) says when that one serves.
     pub fn start(options: KeeperOptions) -> Result<Self, ServeError> {
         options.server.check()?;
-        let ServerOptions { name, socket, password, eviction, clients_max, .. } = &options.server;
+        let ServerOptions { name, socket, password, eviction, clients_max, tls, .. } = &options.server;
         let listening = StoreListening::open(&options.server)?;
         let control = ControlDoor::open(socket)?;
         let memory = Store::new_memory(&format!("caravan-{name}"))
@@ -129,6 +131,7 @@ impl StoreKeeper {
             evicts: *eviction == Eviction::LeastRecentlyUsed,
             load: options.load.map(PathBuf::into_os_string),
             save: options.save.map(PathBuf::into_os_string),
+            tcp: Vec::new(),
         };
         let server = ServerProcess::start(&options.program, name, options.log.as_ref())?;
         Ok(Self {
@@ -138,6 +141,7 @@ impl StoreKeeper {
             settings,
             memory,
             listening,
+            tls: tls.clone(),
             program: options.program,
             log: options.log,
             start_at: Instant::now(),
@@ -152,6 +156,16 @@ impl StoreKeeper {
     /// Returns the address on TCP.
     pub fn address(&self) -> Option<SocketAddr> {
         self.listening.sockets.address()
+    }
+
+    /// Returns the address at which clients speak TLS.
+    pub fn tls_address(&self) -> Option<SocketAddr> {
+        self.listening.sockets.tls_address()
+    }
+
+    /// Returns the address of the metrics.
+    pub fn metrics(&self) -> Option<SocketAddr> {
+        self.listening.sockets.metrics_address()
     }
 
     /// Waits until something happens, at most for `most`, deals with it, and returns what the operator should know. An error
@@ -248,8 +262,10 @@ impl StoreKeeper {
         let Some(server) = &mut self.server else { return };
         let StoreListening { sockets, lock, .. } = &self.listening;
         let mut lent = vec![self.memory.as_fd(), lock.as_fd(), sockets.unix.as_fd()];
-        lent.extend(sockets.tcp.as_ref().map(AsFd::as_fd));
-        match server.channel.send(&ServerOrder::Serve(self.settings.clone()), &lent) {
+        let (tcp, on_tcp): (_, Vec<_>) = sockets.on_tcp().unzip();
+        lent.extend(on_tcp);
+        let settings = ServerSettings { tcp, ..self.settings.clone() };
+        match server.channel.send(&ServerOrder::Serve(settings), &lent) {
             Ok(()) => server.enter(ServerPhase::Opening),
             Err(error) => {
                 server.failure = Some(error.to_string());
@@ -335,10 +351,21 @@ impl StoreKeeper {
         if self.is_ending || self.upgrade.is_some() || !self.has_served {
             return refuse(&caller, "the store is being started, upgraded or ended: try again");
         }
+        if let Err(error) = self.renew_identity() {
+            return refuse(&caller, &error.to_string());
+        }
         match ServerProcess::start(&program, &self.settings.name, self.log.as_ref()) {
             Ok(server) => self.upgrade = Some(StoreUpgrade { caller, program, candidate: Some(server) }),
             Err(error) => refuse(&caller, &error.to_string()),
         }
+    }
+
+    /// Reads certificate and key again, for the servers that follow.
+    fn renew_identity(&mut self) -> Result<(), ServeError> {
+        if let Some((listening, options)) = self.listening.sockets.tls.as_mut().zip(self.tls.as_ref()) {
+            listening.identity = TlsIdentity::read(options)?;
+        }
+        Ok(())
     }
 
     fn watch_candidate(&mut self) {

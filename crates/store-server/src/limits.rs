@@ -64,8 +64,9 @@ pub const EXPIRY_KEYS: usize = 1000;
 /// How long the server tries to send the remaining replies when it ends.
 pub const END_MAX: Duration = Duration::from_secs(2);
 
-/// Bytes of a message between a keeper and its server or a command: two paths of the greatest length as numbers in text.
-pub const KEEPER_MESSAGE_BYTES_MAX: usize = 96 << 10;
+/// Bytes of a message between a keeper and its server or a command: three paths of the greatest length as numbers in text,
+/// and the files of TLS.
+pub const KEEPER_MESSAGE_BYTES_MAX: usize = 128 << 10;
 /// Connections to a keeper that have given no order yet. Then the oldest one is closed.
 pub const KEEPER_CALLERS_MAX: usize = 16;
 /// How long a program may take until it runs as a server: far longer than a loaded machine needs to start one.
@@ -90,3 +91,21 @@ pub const PART_BYTES_MIN: u64 = 1 << 20;
 /// The least part of a store that is lent, as a share of what is lent already: so a connection never takes more than
 /// some 200 loans.
 pub const PART_SHARE: u64 = 16;
+/// Kinds of errors that are counted apart: more than there are, as in Redis.
+pub const ERROR_CODES_MAX: usize = 128;
+/// Percentiles that INFO's section Latencystats shows, unless CONFIG SET changes them. As in Redis.
+pub const PERCENTILES_DEFAULT: [f64; 3] = [50.0, 99.0, 99.9];
+/// Percentiles that INFO's section Latencystats shows: more make no line that anybody reads.
+pub const PERCENTILES_MAX: usize = 16;
+
+/// Bytes of a request for the metrics: Prometheus sends some 300.
+pub const METRICS_HEAD_BYTES_MAX: usize = 8 << 10;
+/// How long a request for the metrics may take to arrive, and its answer to leave: others wait meanwhile.
+pub const METRICS_REQUEST_MAX: Duration = Duration::from_secs(2);
+
+/// Bytes that wait in a connection with TLS, on top of its replies: some records.
+pub const TLS_OUTPUT_BYTES: usize = 64 << 10;
+/// Bytes of the file of a certificate, or of its key: a chain of certificates takes some 8 KiB.
+pub const TLS_FILE_BYTES_MAX: u64 = 32 << 10;
+/// How long a client may take for the handshake of TLS: it holds a connection, and has proved nothing.
+pub const TLS_HANDSHAKE_MAX: Duration = Duration::from_secs(10);

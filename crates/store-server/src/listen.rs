@@ -14,6 +14,7 @@ use rustix::net::{
 
 use crate::error::ServeError;
 use crate::server::ServerOptions;
+use crate::tls::TlsIdentity;
 
 /// Connections that wait to be accepted, as in Redis.
 const BACKLOG: i32 = 511;
@@ -25,6 +26,19 @@ pub struct ListeningSockets {
     pub unix: OwnedFd,
     /// The socket on TCP, if there is one.
     pub tcp: Option<OwnedFd>,
+    /// The socket on TCP for clients that speak TLS, if there is one.
+    pub tls: Option<TlsListening>,
+    /// The socket on TCP for Prometheus, if there is one.
+    pub metrics: Option<OwnedFd>,
+}
+
+/// A socket for clients that speak TLS, with what the server proves itself by.
+#[derive(Debug)]
+pub struct TlsListening {
+    /// The socket on TCP.
+    pub socket: OwnedFd,
+    /// Certificate and key.
+    pub identity: TlsIdentity,
 }
 
 /// The listening sockets of a store's name, with the lock of the name, which the kernel unlocks once every process that has
@@ -43,8 +57,13 @@ impl StoreListening {
         let address = SocketAddrUnix::new(path).map_err(|_| ServeError::Path(path.clone()))?;
         let lock = lock(path)?;
         let tcp = options.address.map(listen_tcp).transpose()?;
+        let tls = options.tls.as_ref().map(|tls| {
+            let identity = TlsIdentity::read(tls)?;
+            Ok::<_, ServeError>(TlsListening { socket: listen_tcp(tls.address)?, identity })
+        });
+        let (tls, metrics) = (tls.transpose()?, options.metrics.map(listen_tcp).transpose()?);
         Ok(Self {
-            sockets: ListeningSockets { unix: listen_unix(path, &address)?, tcp },
+            sockets: ListeningSockets { unix: listen_unix(path, &address)?, tcp, tls, metrics },
             lock,
             path: path.clone(),
         })
@@ -61,15 +80,36 @@ impl Drop for StoreListening {
 impl ListeningSockets {
     /// Returns the address on TCP, with the port that the system chose if it was to choose one.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
-        let name = rustix::net::getsockname(self.tcp.as_ref()?).ok()?;
-        SocketAddr::try_from(name).ok()
+        address(self.tcp.as_ref()?)
+    }
+
+    /// Returns the address for TLS, likewise.
+    pub(crate) fn tls_address(&self) -> Option<SocketAddr> {
+        address(&self.tls.as_ref()?.socket)
+    }
+
+    /// Returns the address of the metrics, likewise.
+    pub(crate) fn metrics_address(&self) -> Option<SocketAddr> {
+        address(self.metrics.as_ref()?)
     }
 
     pub(crate) fn try_clone(&self) -> Result<Self, ServeError> {
-        let failed = || ServeError::system("copy a descriptor");
-        let tcp = self.tcp.as_ref().map(OwnedFd::try_clone).transpose().map_err(failed())?;
-        Ok(Self { unix: self.unix.try_clone().map_err(failed())?, tcp })
+        let copied = |socket: &OwnedFd| socket.try_clone().map_err(ServeError::system("copy a descriptor"));
+        let tls = self.tls.as_ref().map(|tls| {
+            let identity = tls.identity.clone();
+            Ok::<_, ServeError>(TlsListening { socket: copied(&tls.socket)?, identity })
+        });
+        Ok(Self {
+            unix: copied(&self.unix)?,
+            tcp: self.tcp.as_ref().map(copied).transpose()?,
+            tls: tls.transpose()?,
+            metrics: self.metrics.as_ref().map(copied).transpose()?,
+        })
     }
+}
+
+fn address(socket: &OwnedFd) -> Option<SocketAddr> {
+    SocketAddr::try_from(rustix::net::getsockname(socket).ok()?).ok()
 }
 
 /// Listens at a path of which this process holds the lock.

@@ -14,6 +14,7 @@ use caravan_store::{Eviction, Store};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, SocketAddrAny, SocketFlags, acceptfrom_with, send};
+use rustls::ServerConfig;
 
 use crate::balance;
 use crate::connection::StoreConnection;
@@ -21,8 +22,11 @@ use crate::error::ServeError;
 use crate::limits;
 use crate::links::LinkWorkers;
 use crate::listen::{ListeningSockets, StoreListening};
+use crate::metrics::{self, MetricsPost};
 use crate::session::Session;
+use crate::socket::StoreSocket;
 use crate::state::{ClientSettings, ServerFacts, ServerState, count};
+use crate::tls::TlsOptions;
 use crate::worker::{StoreWorker, Tell, WorkerPost, unix_ms};
 
 /// What a server is started with.
@@ -35,6 +39,10 @@ pub struct ServerOptions {
     pub socket: PathBuf,
     /// The address on TCP, if it listens there.
     pub address: Option<SocketAddr>,
+    /// Where and with which certificate clients speak TLS, if they can.
+    pub tls: Option<TlsOptions>,
+    /// The address on TCP at which Prometheus gets the counters by `GET /metrics`, if there is one.
+    pub metrics: Option<SocketAddr>,
     /// The password that clients give with AUTH.
     pub password: Option<Vec<u8>>,
     /// The number of threads that serve connections; `None` for a number that suits the host.
@@ -51,14 +59,16 @@ pub struct ServerOptions {
 impl ServerOptions {
     /// Returns the options of a server on a UNIX socket.
     pub fn new(name: impl Into<String>, socket: impl Into<PathBuf>) -> Self {
-        let (address, password, workers) = (None, None, None);
+        let (address, tls, metrics, password, workers) = (None, None, None, None, None);
         let (eviction, clients_max) = (Eviction::Refuse, limits::CLIENTS_DEFAULT);
         let (name, socket) = (name.into(), socket.into());
-        Self { name, socket, address, password, workers, spreads: false, eviction, clients_max }
+        let spreads = false;
+        Self { name, socket, address, tls, metrics, password, workers, spreads, eviction, clients_max }
     }
 
     pub(crate) fn check(&self) -> Result<(), ServeError> {
-        if let Some(address) = self.address.filter(|address| !address.ip().is_loopback()) {
+        let tls = self.tls.as_ref().map(|tls| tls.address);
+        if let Some(address) = exposed([self.address, tls]) {
             if self.password.is_none() {
                 return Err(ServeError::Exposed(address.ip()));
             }
@@ -76,6 +86,7 @@ impl ServerOptions {
 pub struct StoreServer {
     state: Arc<ServerState>,
     address: Option<SocketAddr>,
+    tls_address: Option<SocketAddr>,
     socket: PathBuf,
     /// Ends the accepting thread.
     bell: Arc<OwnedFd>,
@@ -83,6 +94,7 @@ pub struct StoreServer {
     links: Option<Arc<LinkWorkers>>,
     acceptor: Option<JoinHandle<()>>,
     workers: Vec<JoinHandle<()>>,
+    metrics: Option<(Option<SocketAddr>, JoinHandle<()>)>,
     /// What this server listens with itself; dropped at the end, which removes the socket.
     _listening: Option<StoreListening>,
 }
@@ -108,7 +120,8 @@ impl StoreServer {
     }
 
     /// Starts a server on sockets that somebody else keeps: clients that connect while no server accepts wait for the next
-    /// one. The options' socket and address are those of the sockets.
+    /// one. The options' socket is that of the sockets, and
+    /// what they say of addresses and certificates does not count.
     pub fn on(
         sockets: ListeningSockets,
         store: Arc<Store>,
@@ -116,11 +129,13 @@ impl StoreServer {
         tell: impl Fn(&str) + Send + Sync + 'static,
     ) -> Result<Self, ServeError> {
         options.check()?;
-        let address = sockets.address();
+        let [address, tls_address, metrics_address] =
+            [sockets.address(), sockets.tls_address(), sockets.metrics_address()];
+        let config = sockets.tls.as_ref().map(|tls| tls.identity.config()).transpose()?;
         let facts = ServerFacts {
             port: address.map_or(0, |address| address.port()),
             socket: options.socket.display().to_string(),
-            is_exposed: address.is_some_and(|address| !address.ip().is_loopback()),
+            is_exposed: exposed([address, tls_address]).is_some(),
             eviction: options.eviction,
             started_ms: unix_ms(),
             spreads: options.spreads,
@@ -140,15 +155,39 @@ impl StoreServer {
         let count = options.workers.unwrap_or(limits::WORKERS_DEFAULT.min(cores));
         let posts: Result<Vec<_>, _> = (0..count).map(|_| WorkerPost::new().map(Arc::new)).collect();
         let links = Some(LinkWorkers::start(&state, &tell, count)?);
-        let (acceptor, workers, socket) = (None, Vec::new(), options.socket);
+        let (acceptor, workers, metrics, socket) = (None, Vec::new(), None, options.socket);
         let posts = posts?;
-        let mut server =
-            Self { state, address, socket, bell, posts, links, acceptor, workers, _listening: None };
-        server.spawn(sockets, &tell)?;
+        let mut server = Self {
+            state,
+            address,
+            tls_address,
+            socket,
+            bell,
+            posts,
+            links,
+            acceptor,
+            workers,
+            metrics,
+            _listening: None,
+        };
+        let ListeningSockets { unix, tcp, tls, metrics } = sockets;
+        let tls = tls.map(|tls| tls.socket).zip(config);
+        server.spawn(unix, tcp, tls, &tell)?;
+        if let Some(listener) = metrics {
+            let (state, bell) = (Arc::clone(&server.state), Arc::clone(&server.bell));
+            let thread = metrics::spawn(MetricsPost::of(listener), state, bell)?;
+            server.metrics = Some((metrics_address, thread));
+        }
         Ok(server)
     }
 
-    fn spawn(&mut self, sockets: ListeningSockets, tell: &Tell) -> Result<(), ServeError> {
+    fn spawn(
+        &mut self,
+        unix: OwnedFd,
+        tcp: Option<OwnedFd>,
+        tls: Option<(OwnedFd, Arc<ServerConfig>)>,
+        tell: &Tell,
+    ) -> Result<(), ServeError> {
         let thread = |name: String| std::thread::Builder::new().name(name);
         for (index, links) in (0..self.posts.len()).zip(self.links.as_ref().into_iter().cycle()) {
             let (state, tell, links) = (Arc::clone(&self.state), Arc::clone(tell), Arc::clone(links));
@@ -157,7 +196,8 @@ impl StoreServer {
             self.workers.push(spawned.map_err(ServeError::system("start a thread"))?);
         }
         let (state, posts, bell) = (Arc::clone(&self.state), self.posts.clone(), Arc::clone(&self.bell));
-        let acceptor = Acceptor { sockets, bell, state, posts, links: self.links.clone() };
+        let links = self.links.clone();
+        let acceptor = Acceptor { unix, tcp, tls, bell, state, posts, links };
         let spawned = thread("store-accept".to_owned()).spawn(move || acceptor.accept());
         self.acceptor = Some(spawned.map_err(ServeError::system("start a thread"))?);
         Ok(())
@@ -172,6 +212,16 @@ impl StoreServer {
     /// Returns the address on TCP, with the port that the system chose if the options had 0.
     pub fn address(&self) -> Option<SocketAddr> {
         self.address
+    }
+
+    /// Returns the address at which clients speak TLS, with the port that the system chose if the options had 0.
+    pub fn tls_address(&self) -> Option<SocketAddr> {
+        self.tls_address
+    }
+
+    /// Returns the address of the metrics, with the port that the system chose if the options had 0.
+    pub fn metrics(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().and_then(|(address, _)| *address)
     }
 
     /// Returns the path of the UNIX socket.
@@ -191,6 +241,7 @@ impl Drop for StoreServer {
         let _ = rustix::io::write(&*self.bell, &1_u64.to_ne_bytes());
         // A thread that panicked has told so itself; the others end all the same.
         self.acceptor.take().into_iter().for_each(|thread| _ = thread.join());
+        self.metrics.take().into_iter().for_each(|(_, thread)| _ = thread.join());
         self.posts.iter().for_each(|post| post.end());
         self.workers.drain(..).for_each(|thread| _ = thread.join());
         self.links.take().into_iter().for_each(|links| links.end());
@@ -199,7 +250,9 @@ impl Drop for StoreServer {
 
 /// The thread that accepts connections and spreads them over the workers.
 struct Acceptor {
-    sockets: ListeningSockets,
+    unix: OwnedFd,
+    tcp: Option<OwnedFd>,
+    tls: Option<(OwnedFd, Arc<ServerConfig>)>,
     bell: Arc<OwnedFd>,
     state: Arc<ServerState>,
     posts: Vec<Arc<WorkerPost>>,
@@ -208,11 +261,13 @@ struct Acceptor {
 
 impl Acceptor {
     fn accept(self) {
-        let listeners: Vec<_> =
-            std::iter::once(&self.sockets.unix).chain(&self.sockets.tcp).map(AsFd::as_fd).collect();
+        // Each with the configuration of TLS, if clients speak it there.
+        let tls = self.tls.as_ref().map(|(listener, config)| (listener.as_fd(), Some(config)));
+        let tcp = self.tcp.as_ref().map(|listener| (listener.as_fd(), None));
+        let listeners: Vec<_> = [Some((self.unix.as_fd(), None)), tcp, tls].into_iter().flatten().collect();
         loop {
             let mut ready = vec![PollFd::new(&*self.bell, PollFlags::IN)];
-            ready.extend(listeners.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)));
+            ready.extend(listeners.iter().map(|(fd, _)| PollFd::from_borrowed_fd(*fd, PollFlags::IN)));
             if poll(&mut ready, None).is_err() {
                 continue;
             }
@@ -220,9 +275,9 @@ impl Acceptor {
                 return;
             }
             let ready: Vec<bool> = ready[1..].iter().map(|fd| !fd.revents().is_empty()).collect();
-            for (listener, _) in listeners.iter().zip(ready).filter(|(_, is_ready)| *is_ready) {
+            for ((listener, config), _) in listeners.iter().zip(ready).filter(|(_, is_ready)| *is_ready) {
                 match acceptfrom_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-                    Ok((socket, address)) => self.admit(socket, address),
+                    Ok((socket, address)) => self.admit(socket, address, *config),
                     // Too many descriptors are open: the connection waits until others have been closed.
                     Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
                         std::thread::sleep(limits::EXPIRY_INTERVAL);
@@ -234,14 +289,16 @@ impl Acceptor {
         }
     }
 
-    fn admit(&self, socket: OwnedFd, address: Option<SocketAddrAny>) {
+    fn admit(&self, socket: OwnedFd, address: Option<SocketAddrAny>, config: Option<&Arc<ServerConfig>>) {
         let connections = |post: &Arc<WorkerPost>| post.connections.load(Ordering::Relaxed);
         let linked = self.links.as_ref().map_or(0, |links| links.clients());
         if self.posts.iter().map(connections).sum::<usize>() + linked >= self.state.clients_max() {
             count(&self.state.counters.refused, 1);
-            // The client may be gone, and is not waited for.
-            let text = b"-ERR max number of clients reached\r\n";
-            let _ = send(&socket, text, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+            // The client may be gone, and is not waited for. One that speaks TLS would take the text for nonsense.
+            if config.is_none() {
+                let text = b"-ERR max number of clients reached\r\n";
+                let _ = send(&socket, text, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+            }
             return;
         }
         let address = address.and_then(|address| SocketAddr::try_from(address).ok());
@@ -253,12 +310,25 @@ impl Acceptor {
             }
             None => format!("{}:0", printable(&self.state.facts.socket)),
         };
+        let socket = match config {
+            None => StoreSocket::Plain(socket),
+            Some(config) => match StoreSocket::sealed(socket, Arc::clone(config)) {
+                Ok(socket) => socket,
+                // The certificate has been tried already; only the system's random numbers can fail.
+                Err(_) => return,
+            },
+        };
         let session = Session::new(Arc::clone(&self.state), address, unix_ms());
         let connection = StoreConnection::new(socket, session, Instant::now());
         // A server that ends takes nobody.
         let worker = balance::worker_for_new(&balance::loads(&self.posts), self.state.facts.spreads);
         let _ = self.posts[worker].hand_over(vec![connection]);
     }
+}
+
+/// Returns an address that other hosts can reach, if there is one.
+fn exposed(addresses: [Option<SocketAddr>; 2]) -> Option<SocketAddr> {
+    addresses.into_iter().flatten().find(|address| !address.ip().is_loopback())
 }
 
 /// Returns the address of this host with this port, for clients of the same host only.
@@ -286,7 +356,7 @@ mod tests {
         let (mut client, socket) = UnixStream::pair().expect("a pair");
         client.set_read_timeout(Some(Duration::from_secs(60))).expect("set");
         let session = Session::new(Arc::clone(&server.state), "test".to_owned(), unix_ms());
-        let connection = StoreConnection::new(socket.into(), session, Instant::now());
+        let connection = StoreConnection::new(StoreSocket::Plain(socket.into()), session, Instant::now());
         assert!(server.posts[1].hand_over(vec![connection]).is_empty());
         let mut reply = [0; 7];
         client.write_all(b"PING\r\n*2\r\n$4\r\nEC").expect("sent");

@@ -1,13 +1,14 @@
-//! One connection's dialogue: requests in, replies out. It owns no socket and no clock.
+//! One connection's dialogue: requests in, replies out. It owns no socket, and looks at a clock only to count how long
+//! commands take.
 
 mod exec;
 
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use caravan_store::{KeyWatch, Store, StoreError};
 
-use crate::command::{CommandCall, CommandSpec, KeyCommand, find};
+use crate::command::{CommandCall, CommandSpec, KeyCommand, find, named};
 use crate::commands::table;
 use crate::error::CommandError;
 use crate::limits;
@@ -17,6 +18,7 @@ use crate::resp::request::{ProtocolError, RequestParser};
 use crate::resp::words::{CommandWords, KeptWords};
 use crate::session::exec::abort;
 use crate::state::{ClientEntry, ServerState, count};
+use crate::tally::BatchTally;
 
 /// The keys of WATCH, as they were at that moment.
 pub(crate) type WatchedKeys = Vec<(Vec<u8>, KeyWatch)>;
@@ -37,10 +39,15 @@ pub struct Session {
     pub(crate) pause: Duration,
     /// What the client says to attach with (CARAVAN.ATTACH); the dialogue is over then.
     pub(crate) attach: Option<AttachRequest>,
+    /// Whether the connection speaks TLS.
+    pub(crate) is_sealed: bool,
     /// The command that the list of clients names.
     noted: &'static str,
     is_closing: bool,
     parser: RequestParser,
+    batch: BatchTally,
+    /// Whether the command that runs has replied with an error.
+    has_failed: bool,
 }
 
 /// The commands between MULTI and EXEC.
@@ -71,9 +78,12 @@ impl Session {
             now_ms,
             pause: Duration::ZERO,
             attach: None,
+            is_sealed: false,
             noted: "",
             is_closing: false,
             parser: RequestParser::default(),
+            batch: BatchTally::default(),
+            has_failed: false,
         }
     }
 
@@ -114,6 +124,7 @@ impl Session {
             }
         }
         self.parser = parser;
+        self.batch.finish(&state.tallies);
         count(&state.counters.commands, commands);
         taken
     }
@@ -145,8 +156,9 @@ impl Session {
     }
 
     fn refuse(&mut self, error: ProtocolError) {
-        count(&self.state.counters.errors, 1);
-        self.reply.error(format!("ERR Protocol error: {error}").as_bytes());
+        let words = format!("ERR Protocol error: {error}");
+        self.count_error(words.as_bytes());
+        self.reply.error(words.as_bytes());
         self.close();
     }
 
@@ -158,15 +170,21 @@ impl Session {
     }
 
     fn dispatch(&mut self, words: CommandWords<'_>, turn: &CommandTurn) {
-        match self.admit(words) {
+        let admitted = self.admit(words);
+        if admitted.is_err() {
+            let tally = named(words).and_then(|spec| self.state.tallies.of(spec));
+            tally.into_iter().for_each(|tally| count(&tally.rejected, 1));
+        }
+        match admitted {
             Ok(spec) if self.queue.is_some() && !spec.is_at_once() => self.keep(spec, words),
-            Ok(spec) if matches!(turn, CommandTurn::Alone) && spec.name == "exec" => {
-                self.note(spec);
-                self.exec_alone();
-            }
             Ok(spec) => {
                 self.note(spec);
-                self.run(spec, words);
+                let begun = self.batch.begin(&self.state.tallies);
+                match turn {
+                    CommandTurn::Alone if spec.name == "exec" => self.exec_alone(),
+                    _ => self.run(spec, words),
+                }
+                self.count_call(spec, begun);
             }
             Err(error) if words.is(0, "exec") => {
                 self.queue = None;
@@ -205,8 +223,22 @@ impl Session {
     }
 
     fn fail(&mut self, error: &CommandError) {
+        let words = error.words();
+        self.count_error(&words);
+        self.reply.error(&words);
+    }
+
+    fn count_error(&self, words: &[u8]) {
         count(&self.state.counters.errors, 1);
-        self.reply.error(&error.words());
+        self.state.tallies.count_error(words);
+    }
+
+    /// Counts a command that has run.
+    fn count_call(&mut self, spec: &'static CommandSpec, begun: Option<Instant>) {
+        self.batch.end(&self.state.tallies, spec, begun);
+        if std::mem::take(&mut self.has_failed) {
+            self.state.tallies.of(spec).into_iter().for_each(|tally| count(&tally.failed, 1));
+        }
     }
 
     fn keep(&mut self, spec: &'static CommandSpec, words: CommandWords<'_>) {
@@ -244,6 +276,7 @@ impl Session {
         if let Err(error) = outcome.and_then(|()| self.reply.check(mark)) {
             self.reply.go_back(mark);
             self.fail(&error);
+            self.has_failed = true;
         }
     }
 

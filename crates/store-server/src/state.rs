@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::limits;
 use crate::links::StoreParts;
+use crate::tally::CommandTallies;
 
 /// What a server is started with.
 #[derive(Clone, Debug)]
@@ -74,6 +75,7 @@ pub struct ServerState {
     pub(crate) parts: StoreParts,
     /// The sessions of clients that attach.
     pub(crate) sessions: Arc<ClientSessions>,
+    pub(crate) tallies: CommandTallies,
     /// Commands of other connections hold this shared. A transaction with a command on the whole store (KEYS, FLUSHALL) holds it
     /// alone, because the store's own transactions cover single keys.
     pub(crate) turn: RwLock<()>,
@@ -89,6 +91,13 @@ pub(crate) struct ServerCounters {
     pub(crate) input_bytes: AtomicU64,
     pub(crate) output_bytes: AtomicU64,
     pub(crate) stalled: AtomicU64,
+}
+
+impl ServerCounters {
+    fn all(&self) -> [&AtomicU64; 7] {
+        let Self { commands, connections, refused, errors, input_bytes, output_bytes, stalled } = self;
+        [commands, connections, refused, errors, input_bytes, output_bytes, stalled]
+    }
 }
 
 /// Adds to a counter.
@@ -110,8 +119,15 @@ impl ServerState {
             counters: ServerCounters::default(),
             parts: StoreParts::default(),
             sessions: Arc::default(),
+            tallies: CommandTallies::default(),
             turn: RwLock::new(()),
         }
+    }
+
+    /// Sets the server's counters back to zero. Those of the store stay.
+    pub(crate) fn clear_counters(&self) {
+        self.counters.all().into_iter().for_each(|counter| counter.store(0, Ordering::Relaxed));
+        self.tallies.clear();
     }
 
     pub(crate) fn has_password(&self) -> bool {
@@ -173,6 +189,11 @@ impl ServerState {
         ClientEntry { state: Arc::clone(self), card }
     }
 
+    /// Returns how many of the clients have attached.
+    pub(crate) fn links(&self) -> usize {
+        self.clients().values().filter(|card| card.notes().is_link).count()
+    }
+
     pub(crate) fn clients(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<ClientCard>>> {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -196,6 +217,8 @@ pub(crate) struct ClientNotes {
     pub(crate) is_resp3: bool,
     pub(crate) queued: Option<usize>,
     pub(crate) watched: usize,
+    /// Whether the connection has become a link.
+    pub(crate) is_link: bool,
 }
 
 impl ClientCard {

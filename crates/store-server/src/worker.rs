@@ -306,6 +306,9 @@ impl StoreWorker {
         let stalled = |(token, (connection, _)): (&u64, &mut (StoreConnection, ConnectionWait))| {
             connection.is_stalled(now, limits::OUTPUT_STALLED_MAX).then_some(*token)
         };
+        let late = self.connections.iter().filter(|(_, (connection, _))| connection.is_late(now));
+        let late: Vec<u64> = late.map(|(token, _)| *token).collect();
+        late.into_iter().for_each(|token| self.close(token));
         let stalled: Vec<u64> = self.connections.iter_mut().filter_map(stalled).collect();
         for token in stalled {
             if let Some((connection, _)) = self.connections.get(&token) {

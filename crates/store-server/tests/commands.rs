@@ -367,3 +367,58 @@ fn a_store_that_evicts_takes_writes_for_ever() {
     rig.expect(&mut session, "EXISTS k399", ":1");
     assert!(rig.store.counts().evicted > 100);
 }
+
+/// Returns the value of a line of INFO.
+fn info(rig: &Rig, session: &mut Session, name: &str) -> Option<String> {
+    session.serve(b"INFO everything\r\n", rig.now_ms);
+    let text = String::from_utf8(std::mem::take(session.output())).expect("text");
+    text.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.to_owned()))
+}
+
+#[test]
+fn calls_failures_and_times_are_counted_for_each_command() {
+    let rig = Rig::new(None);
+    let session = &mut rig.session();
+    let pipeline = b"SET a b\r\n".repeat(100);
+    assert_eq!(session.serve(&pipeline, rig.now_ms), pipeline.len());
+    session.output().clear();
+    rig.expect(session, "SET a", "-ERR wrong number of arguments for 'set' command");
+    rig.expect(session, "INCR a", "-ERR value is not an integer or out of range");
+    rig.expect(session, "NOSUCH", "-ERR unknown command 'NOSUCH', with args beginning with:");
+    // Within a transaction, each command counts.
+    for (line, reply) in [("MULTI", "+OK"), ("SET a c", "+QUEUED"), ("INCR a", "+QUEUED")] {
+        rig.expect(session, line, reply);
+    }
+    rig.expect(session, "EXEC", "*2 +OK -ERR value is not an integer or out of range");
+    let set = info(&rig, session, "cmdstat_set").expect("counted");
+    assert!(set.starts_with("calls=101,usec="), "{set}");
+    assert!(set.ends_with(",rejected_calls=1,failed_calls=0"), "{set}");
+    let incr = info(&rig, session, "cmdstat_incr").expect("counted");
+    assert!(incr.starts_with("calls=2,") && incr.ends_with(",rejected_calls=0,failed_calls=2"), "{incr}");
+    assert_eq!(info(&rig, session, "errorstat_ERR").as_deref(), Some("count=4"));
+    assert_eq!(info(&rig, session, "total_error_replies").as_deref(), Some("4"));
+    let times = info(&rig, session, "latency_percentiles_usec_set").expect("timed");
+    assert!(times.starts_with("p50=") && times.contains(",p99.9="), "{times}");
+    assert_eq!(info(&rig, session, "cmdstat_del"), None);
+    rig.expect(session, "CONFIG SET latency-tracking-info-percentiles 101", "-ERR CONFIG SET failed (possibly related to argument 'latency-tracking-info-percentiles') - argument must be at most 16 percentages between 0 and 100");
+    rig.expect(session, "CONFIG RESETSTAT", "+OK");
+    assert_eq!(info(&rig, session, "cmdstat_set"), None);
+    assert_eq!(info(&rig, session, "latency_percentiles_usec_set"), None);
+    assert_eq!(info(&rig, session, "total_error_replies").as_deref(), Some("0"));
+}
+
+#[test]
+fn info_tells_what_the_memory_is_used_for() {
+    let rig = Rig::new(None);
+    let session = &mut rig.session();
+    rig.store.put(b"a", &[b'x'; 50_000]).expect("room");
+    let number = |text: Option<String>| text.and_then(|text| text.parse::<u64>().ok()).expect("a number");
+    let before = number(info(&rig, session, "memory_fragmented_bytes"));
+    rig.store.delete(b"a").expect("deleted");
+    let after = number(info(&rig, session, "memory_fragmented_bytes"));
+    assert!((50_000..100_000).contains(&(after - before)), "{before} {after}");
+    session.serve(b"INFO memory\r\n", rig.now_ms);
+    let text = String::from_utf8(std::mem::take(session.output())).expect("text");
+    let classes: Vec<&str> = text.lines().filter(|line| line.starts_with("memory_class_")).collect();
+    assert!(classes.iter().any(|line| line.ends_with(",used=0")), "{classes:?}");
+}

@@ -1,5 +1,8 @@
 //! The protocol: requests against an encoder of the tests' own, malformed ones, and random bytes.
 
+#[path = "common/hostile.rs"]
+mod hostile;
+
 use std::sync::Arc;
 
 use caravan_store::{Store, StoreOptions};
@@ -63,21 +66,21 @@ proptest! {
                 .prop_map(|text| text.as_bytes().to_vec()),
         ], 0..12),
     ) {
-        let mut session = session();
-        let mut buffer = Vec::new();
-        for part in parts {
-            buffer.extend_from_slice(&part);
-            let taken = session.serve(&buffer, 1000);
-            prop_assert!(taken <= buffer.len());
-            buffer.drain(..taken);
-        }
-        // Every output is a sequence of complete replies.
-        let output = std::mem::take(session.output());
-        let mut at = 0;
-        while at < output.len() {
-            let (_, bytes) = parse_answer(&output[at..]).expect("a reply").expect("a complete one");
-            at += bytes;
-        }
+        hostile::as_session(&parts.concat());
+        hostile::as_requests(&parts.concat());
+    }
+
+    #[test]
+    fn no_numbers_and_patterns_make_the_session_panic(
+        words in prop::collection::vec(prop_oneof![
+            prop::collection::vec(any::<u8>(), 0..20),
+            "[-+.0-9eE]{0,45}".prop_map(String::into_bytes),
+            r"[\[\]\\*?^a-c-]{0,12}".prop_map(String::into_bytes),
+            any::<i64>().prop_map(|number| number.to_string().into_bytes()),
+            any::<f64>().prop_map(|number| number.to_string().into_bytes()),
+        ], 3),
+    ) {
+        hostile::as_numbers_and_patterns(&words.join(&0));
     }
 
     #[test]
@@ -121,8 +124,10 @@ fn a_request_has_a_largest_size() {
 fn a_client_without_the_password_sends_short_requests_only() {
     let mut parser = RequestParser::default();
     assert_eq!(parser.parse(b"*11\r\n", false), Err(ProtocolError::CountUnauthenticated));
-    let mut parser = RequestParser::default();
-    assert_eq!(parser.parse(b"*1\r\n$16385\r\n", false), Err(ProtocolError::LengthUnauthenticated));
+    for request in [&b"*1\r\n$16385\r\n"[..], b"*1\r\n$1000000000\r\n"] {
+        let mut parser = RequestParser::default();
+        assert_eq!(parser.parse(request, false), Err(ProtocolError::LengthUnauthenticated));
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The server on real sockets.
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
@@ -10,7 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use caravan_store::{Store, StoreOptions};
-use caravan_store_server::{ServeError, ServerOptions, StoreAnswer, StoreClient, StoreServer, local_address};
+use caravan_store_server::{
+    ServeError, ServerOptions, StoreAnswer, StoreClient, StoreServer, limits, local_address,
+};
 
 /// A server in a folder of its own.
 struct Rig {
@@ -269,4 +272,106 @@ fn a_full_store_refuses_writes_by_name_and_keeps_what_it_has_said_yes_to() {
     store.audit().expect("all memory in use is reached");
     assert_eq!(client.call(&[b"DEL", &0_u32.to_be_bytes()]).expect("an answer"), StoreAnswer::Integer(1));
     assert_eq!(client.call(&[b"SET", b"again", &[7; 3000]]).expect("an answer"), ok());
+}
+
+/// Sends a request over HTTP and returns the status and the body.
+fn http(rig: &Rig, request: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(rig.server().metrics().expect("an address")).expect("connected");
+    stream.write_all(request.as_bytes()).expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+    let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: ")).expect("a length");
+    assert_eq!(length.parse(), Ok(body.len()));
+    let status = head.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)).expect("a status");
+    (status.parse().expect("a number"), body.to_owned())
+}
+
+/// Reads Prometheus's text format strictly: each sample belongs to the metric whose HELP and TYPE come before it.
+/// Returns the samples by name and labels.
+fn samples(text: &str) -> BTreeMap<String, f64> {
+    let mut samples = BTreeMap::new();
+    let mut metric = ("", "");
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            let (name, help) = rest.split_once(' ').expect("a help");
+            assert!(!help.is_empty());
+            metric = (name, "");
+        } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').expect("a type");
+            assert_eq!(name, metric.0, "{line}");
+            assert!(["counter", "gauge", "histogram"].contains(&kind), "{line}");
+            assert_eq!(name.ends_with("_total"), kind == "counter", "{line}");
+            metric.1 = kind;
+        } else {
+            let (key, value) = line.rsplit_once(' ').expect("a value");
+            let (name, labels) = key.split_once('{').unwrap_or((key, "}"));
+            let end = name.strip_prefix(metric.0).expect("a sample of the metric above");
+            let ends = if metric.1 == "histogram" { &["_bucket", "_sum", "_count"][..] } else { &[""] };
+            assert!(ends.contains(&end), "{line}");
+            // Without escaped backslashes and quotes, the remaining quotes are those around the values.
+            let labels = labels.replace(r"\\", "").replace(r#"\""#, "");
+            let labels = labels.strip_suffix('}').expect("an end of the labels");
+            for label in labels.split("\",").filter(|label| !label.is_empty()) {
+                let (name, value) = label.split_once("=\"").expect("a label");
+                assert!(name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'), "{line}");
+                assert!(!value.trim_end_matches('"').contains('"'), "{line}");
+            }
+            let before = samples.insert(key.to_owned(), value.parse::<f64>().expect("a number"));
+            assert!(before.is_none(), "{key} comes twice");
+        }
+    }
+    samples
+}
+
+#[test]
+fn prometheus_gets_the_counters() {
+    let rig = Rig::with(|mut options| {
+        options.name = "a\"b\\".to_owned();
+        options.metrics = Some(local_address(0));
+        options
+    });
+    let mut client = rig.client();
+    for _ in 0..20 {
+        client.call(&[b"SET", b"a", b"1"]).expect("an answer");
+    }
+    client.call(&[b"GET", b"a"]).expect("an answer");
+    client.call(&[b"INCR", b"no number", b"1"]).expect("an answer");
+    let (status, text) = http(&rig, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert_eq!(status, 200);
+    let samples = samples(&text);
+    let value = |name: &str| samples.get(&format!("caravan_store_{name}")).copied();
+    assert_eq!(value("keys"), Some(1.0));
+    assert_eq!(value("hits_total"), Some(1.0));
+    assert_eq!(value("clients"), Some(1.0));
+    assert_eq!(value("commands_total{command=\"set\"}"), Some(20.0));
+    assert_eq!(value("commands_refused_total{command=\"incr\"}"), Some(1.0));
+    assert_eq!(value("errors_total{code=\"ERR\"}"), Some(1.0));
+    assert_eq!(value("command_seconds_count{command=\"set\"}"), Some(20.0));
+    assert_eq!(value("command_seconds_bucket{command=\"set\",le=\"+Inf\"}"), Some(20.0));
+    let bucket = |end: f64| value(&format!("command_seconds_bucket{{command=\"set\",le=\"{end}\"}}"));
+    let buckets: Vec<_> = (0..12).filter_map(|step| bucket(250e-9 * f64::from(1 << (2 * step)))).collect();
+    assert!(buckets.len() > 8 && buckets.is_sorted() && buckets.last() <= Some(&20.0), "{buckets:?}");
+    assert!(text.contains(r#"caravan_store_info{store="a\"b\\","#), "{text}");
+}
+
+#[test]
+fn other_requests_than_for_the_metrics_are_told_so_and_a_silent_one_ends() {
+    let rig = Rig::with(|mut options| {
+        options.metrics = Some(local_address(0));
+        options
+    });
+    for (request, expected) in [
+        ("GET / HTTP/1.1\r\n\r\n", 404),
+        ("GET /metrics?a=b HTTP/1.0\r\n\r\n", 200),
+        ("POST /metrics HTTP/1.1\r\n\r\n", 405),
+        ("PING\r\n\r\n", 400),
+    ] {
+        assert_eq!(http(&rig, request).0, expected, "{request}");
+    }
+    assert_eq!(http(&rig, &"x".repeat(limits::METRICS_HEAD_BYTES_MAX)).0, 400);
+    // Who says nothing gets no answer, and the next one does.
+    let mut silent = TcpStream::connect(rig.server().metrics().expect("an address")).expect("connected");
+    assert_eq!(http(&rig, "GET /metrics HTTP/1.1\r\n\r\n").0, 200);
+    assert_eq!(silent.read(&mut [0; 1]).expect("the end"), 0);
 }

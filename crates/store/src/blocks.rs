@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use caravan_fabric::Region;
 use caravan_segment::Segment;
 
-use crate::entry::ObjectAddress;
+use crate::entry::{ClassCounts, MemoryCounts, ObjectAddress};
 use crate::error::StoreError;
 use crate::layout::{BLOCK_BYTES, BlockClass, BlockWord, CLASS_BYTES, CLASSES, SHARD_BYTES};
 use crate::layout::{HEADER_BYTES, ObjectShape, class_for, version, word};
@@ -247,17 +247,46 @@ impl Blocks {
         state.blocks.iter().any(|block| block.class == BlockClass::Objects(class) && block.used_count > 0)
     }
 
-    /// Returns a slot of a block, both chosen by a random number.
-    pub(crate) fn random_slot(&self, random: u64) -> (u32, u32) {
+    /// Returns the block and the slot of a place in use, each as likely as any other if `random` is a random number.
+    pub(crate) fn random_used(&self, random: u64) -> (u32, u32) {
         let state = self.state();
-        let block = random % (state.blocks.len() as u64).max(1);
-        let slots = state.blocks.get(block as usize).map_or(1, |block| block.slots.max(1));
-        (block as u32, (random >> 32) as u32 % slots)
+        let used: u64 = state.blocks.iter().map(|block| u64::from(block.used_count)).sum();
+        let mut left = random % used.max(1);
+        for (index, block) in (0..).zip(&state.blocks) {
+            let used = u64::from(block.used_count);
+            if left < used {
+                let mut used = (0..block.slots).filter(|slot| block.is_used(*slot));
+                return (index, used.nth(left as usize).unwrap_or(0));
+            }
+            left -= used;
+        }
+        (0, 0)
     }
 
     /// Returns the number of places in use.
     pub(crate) fn used_places(&self) -> u64 {
         self.state().blocks.iter().map(|block| u64::from(block.used_count)).sum()
+    }
+
+    /// Returns what the blocks are used for.
+    pub(crate) fn memory_counts(&self) -> MemoryCounts {
+        let place_bytes = CLASS_BYTES.map(u64::from);
+        let mut classes =
+            place_bytes.map(|place_bytes| ClassCounts { place_bytes, ..ClassCounts::default() });
+        let mut table_blocks = 0;
+        for block in &self.state().blocks {
+            match block.class {
+                BlockClass::Shards => table_blocks += 1,
+                BlockClass::Objects(class) => {
+                    let class = &mut classes[usize::from(class)];
+                    class.blocks += 1;
+                    class.places += u64::from(block.slots);
+                    class.used_places += u64::from(block.used_count);
+                }
+            }
+        }
+        let classes = classes.into_iter().filter(|class| class.blocks > 0).collect();
+        MemoryCounts { block_bytes: BLOCK_BYTES, table_blocks, classes }
     }
 
     /// Backs another block with memory, if the limit allows one.

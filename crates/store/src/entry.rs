@@ -133,4 +133,32 @@ pub struct StoreCounts {
     pub expired: u64,
     /// Keys removed for want of memory.
     pub evicted: u64,
+    /// Sessions that are open.
+    pub sessions: u64,
+}
+
+/// What a store uses its blocks of memory for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MemoryCounts {
+    /// The bytes of a block.
+    pub block_bytes: u64,
+    /// Blocks of the table of keys.
+    pub table_blocks: u64,
+    /// The size classes of objects that have blocks, by size.
+    pub classes: Vec<ClassCounts>,
+}
+
+/// The blocks of one size class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ClassCounts {
+    /// The bytes of a place, which holds one object with its header.
+    pub place_bytes: u64,
+    /// The number of blocks.
+    pub blocks: u64,
+    /// The number of places in these blocks.
+    pub places: u64,
+    /// The number of places in use.
+    pub used_places: u64,
 }

@@ -40,7 +40,10 @@ mod words;
 mod writes;
 
 pub use connected::{ConnectOptions, ConnectedStore, ConnectedTransaction, Pending, StoreTransport};
-pub use entry::{EntryHead, KeyVersion, KeyWatch, ObjectAddress, ScanCursor, StoreCounts, StoreEntry};
+pub use entry::{
+    ClassCounts, EntryHead, KeyVersion, KeyWatch, MemoryCounts, ObjectAddress, ScanCursor, StoreCounts,
+    StoreEntry,
+};
 pub use error::StoreError;
 pub use fixed::{FixedProbe, FixedTable, ObjectSource};
 pub use options::{Eviction, StoreOptions};

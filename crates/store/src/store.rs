@@ -8,7 +8,8 @@ use caravan_segment::Segment;
 
 use crate::commit::{ReadRecord, UnitKind};
 use crate::entry::{
-    EntryHead, KeyVersion, KeyWatch, ObjectAddress, ScanCursor, StoreCounts, StoreEntry, WatchedUnit,
+    EntryHead, KeyVersion, KeyWatch, MemoryCounts, ObjectAddress, ScanCursor, StoreCounts, StoreEntry,
+    WatchedUnit,
 };
 use crate::error::StoreError;
 use crate::image::{check_key, check_object};
@@ -429,6 +430,12 @@ impl Store {
     /// Returns the counters.
     pub fn counts(&self) -> StoreCounts {
         self.core.counts()
+    }
+
+    /// Returns what the blocks of memory are used for. It looks at each block, and allocations wait meanwhile: some
+    /// microseconds for each gigabyte.
+    pub fn memory_counts(&self) -> MemoryCounts {
+        self.core.blocks.memory_counts()
     }
 
     /// Compares objects with their checksums: about `count` of them, going on where the last call stopped.

@@ -126,9 +126,9 @@ impl StoreCore {
         Ok(removed)
     }
 
-    /// Returns a key, from a random place on.
+    /// Returns the key of a random place; if that has none, because it is a part of the table or was allocated, the next one.
     pub(crate) fn random_key(&self, random: u64) -> Result<Option<Vec<u8>>, StoreError> {
-        let (block, slot) = self.blocks.random_slot(random);
+        let (block, slot) = self.blocks.random_used(random);
         let hand = SweepHand::new((block, slot));
         let now_ms = self.view.now_ms();
         for _ in 0..self.blocks.used_places() {
@@ -246,6 +246,7 @@ impl StoreCore {
             conflicts: load(&tallies.conflicts),
             expired: load(&tallies.expired),
             evicted: load(&tallies.evicted),
+            sessions: self.sessions.load(Ordering::Relaxed).max(0) as u64,
         }
     }
 

@@ -1,6 +1,6 @@
 //! The arguments of `caravan store`.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ pub enum StoreCommand {
     Del(StoreDel),
     Scan(StoreScan),
     Stat(StoreStat),
+    Top(StoreTop),
     Save(StoreSave),
     Upgrade(StoreUpgrade),
 }
@@ -35,23 +36,37 @@ Examples:
   caravan store serve
   caravan store serve sessions --memory 1G --evict lru
   caravan store serve --port 6379
-  caravan store serve --port 6379 --bind 192.0.2.7 --password-file secret
+  caravan store serve --port 6379 --bind 192.0.2.7 --password-file secret \\
+      --tls-cert server.crt --tls-key server.key
   caravan store serve --load keys.snapshot --save keys.snapshot
   caravan store serve --detach --log store.log
 
 Then, for example:
   caravan store set greeting hello
   redis-cli -s $XDG_RUNTIME_DIR/caravan/default.sock get greeting")]
+#[command(group(clap::ArgGroup::new("tcp").multiple(true)))]
 pub struct StoreServe {
     /// The name of the store: letters, digits, '.', '_' and '-'
     #[arg(default_value = STORE_NAME, value_parser = store_name)]
     pub name: String,
     /// Listen on this TCP port, too; 0 for one that the system chooses
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", group = "tcp")]
     pub port: Option<u16>,
-    /// The address of the port. Any but this host's own takes a password
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1", requires = "port")]
+    /// Speak TLS, with this certificate (PEM): on --tls-port if that is given, else on --port
+    #[arg(long, value_name = "FILE", requires_all = ["tls_key", "tcp"])]
+    pub tls_cert: Option<PathBuf>,
+    /// The private key of the certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// Speak TLS on this TCP port, and none on --port; 0 for one that the system chooses
+    #[arg(long, value_name = "N", group = "tcp", requires = "tls_cert")]
+    pub tls_port: Option<u16>,
+    /// The address of the ports. Any but this host's own takes a password
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1", requires = "tcp")]
     pub bind: IpAddr,
+    /// Give Prometheus the counters at http://ADDRESS:PORT/metrics; without ADDRESS, at 127.0.0.1
+    #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = metrics_address)]
+    pub metrics: Option<SocketAddr>,
     /// The path of the UNIX socket, instead of the one that follows from NAME
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
@@ -193,14 +208,36 @@ pub struct StoreScan {
 
 /// Show the counters of a store
 ///
-/// Prints what the Redis command INFO returns: memory, clients, commands, hits and misses, expired and evicted keys, commits
-/// and conflicts of transactions. With --json, prints one object in which numbers are numbers.
+/// Prints what the Redis command INFO returns: memory by size class, clients, calls and times of each command, hits and
+/// misses, expired and evicted keys, commits and conflicts of transactions. With --json, prints one object in which numbers
+/// are numbers.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   caravan store stat
   caravan store stat --json | jq .used_memory")]
 pub struct StoreStat {
+    #[command(flatten)]
+    pub choice: StoreChoice,
+}
+
+/// Show what a store does, again and again
+///
+/// Shows the commands of the last interval with how long they took in the server, hits and misses, memory by size class, expired and
+/// evicted keys, commits and conflicts of transactions. Of a pipeline, the first command is timed and then one in 17.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  caravan store top
+  caravan store top --once
+  caravan store top --json | jq -c '.commands[] | {command, per_s, p99_us}'")]
+pub struct StoreTop {
+    /// Print one table and end
+    #[arg(long)]
+    pub once: bool,
+    /// Seconds between refreshes
+    #[arg(long, value_name = "S", default_value = "1", value_parser = seconds)]
+    pub interval: Duration,
     #[command(flatten)]
     pub choice: StoreChoice,
 }
@@ -267,6 +304,12 @@ fn store_name(text: &str) -> Result<String, String> {
     }
 }
 
+fn metrics_address(text: &str) -> Result<SocketAddr, String> {
+    let port = text.parse().map(|port| SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port));
+    port.or_else(|_| text.parse())
+        .map_err(|_| "it takes a port, or an address and a port such as 192.0.2.7:9121 or [::1]:9121".into())
+}
+
 fn memory_bytes(text: &str) -> Result<u64, String> {
     let units = [("K", 10), ("M", 20), ("G", 30), ("T", 40), ("", 0)];
     let upper = text.to_ascii_uppercase();
@@ -287,6 +330,16 @@ mod tests {
         assert_eq!(memory_bytes("1T"), Ok(1 << 40));
         for text in ["", "M", "1.5G", "-1", "1GB", "99999999T"] {
             assert!(memory_bytes(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn metrics_are_for_this_host_unless_told_otherwise() {
+        assert_eq!(metrics_address("9121"), Ok(([127, 0, 0, 1], 9121).into()));
+        assert_eq!(metrics_address("0.0.0.0:1"), Ok(([0, 0, 0, 0], 1).into()));
+        assert!(metrics_address("[::1]:9121").is_ok());
+        for text in ["", "x", "65536", "localhost:1", "127.0.0.1"] {
+            assert!(metrics_address(text).is_err(), "{text}");
         }
     }
 

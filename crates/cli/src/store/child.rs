@@ -93,7 +93,7 @@ fn begin(settings: &ServerSettings, lent: Vec<OwnedFd>) -> Result<ServedStore, E
     let (Some(memory), Some(lock), Some(unix)) = (lent.next(), lent.next(), lent.next()) else {
         return Err(Error::Sentence("the keeper has lent too few descriptors".to_owned()));
     };
-    let sockets = ListeningSockets { unix, tcp: lent.next() };
+    let sockets = ListeningSockets::lent(unix, settings.tcp.iter().cloned().zip(lent));
     let eviction = if settings.evicts { Eviction::LeastRecentlyUsed } else { Eviction::Refuse };
     let options = StoreOptions::new(settings.memory_bytes).eviction(eviction);
     // The rest is restored once this server serves.

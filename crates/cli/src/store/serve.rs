@@ -9,8 +9,8 @@ use caravan_bench::Error as Shared;
 use caravan_bench::number::binary;
 use caravan_segment::printable;
 use caravan_store::Eviction;
-use caravan_store_server::ServerOptions;
 use caravan_store_server::keeper::{KeeperEvent, KeeperOptions, StoreKeeper};
+use caravan_store_server::{ServerOptions, TlsOptions};
 use serde_json::json;
 
 use crate::args::{StoreEviction, StoreServe};
@@ -32,7 +32,15 @@ pub fn run(args: &StoreServe) -> Result<(), Error> {
     let detached = args.detached.then(|| DetachedOutput::begin(args.log.as_deref())).transpose()?;
     let socket = args.socket.clone().map_or_else(|| socket_path(&args.name), Ok)?;
     let mut server = ServerOptions::new(&args.name, &socket);
-    server.address = args.port.map(|port| SocketAddr::new(args.bind, port));
+    let at = |port| SocketAddr::new(args.bind, port);
+    // With a certificate and one port, that port speaks TLS.
+    server.address = args.port.filter(|_| args.tls_cert.is_none() || args.tls_port.is_some()).map(at);
+    let files = args.tls_cert.as_deref().zip(args.tls_key.as_deref());
+    if let Some((port, (certificate, key))) = args.tls_port.or(args.port).zip(files) {
+        let (certificate, key) = (absolute(certificate)?, absolute(key)?);
+        server.tls = Some(TlsOptions { address: at(port), certificate, key });
+    }
+    server.metrics = args.metrics;
     server.password = args.password_file.as_deref().map(password).transpose()?;
     server.eviction = match args.evict {
         StoreEviction::Refuse => Eviction::Refuse,
@@ -67,7 +75,7 @@ fn keep(
     while !keeper.is_over() {
         for event in keeper.step(GLANCE).map_err(sentence)? {
             if let KeeperEvent::Ready { pid } = event {
-                print_ready(args, socket, keeper.address(), pid)?;
+                print_ready(args, socket, &keeper, pid)?;
                 detached.map_or(Ok(()), DetachedOutput::let_go)?;
             } else {
                 tell(&words(&args.name, &event));
@@ -117,24 +125,25 @@ fn absolute(path: &Path) -> Result<PathBuf, Error> {
 }
 
 /// Prints the one line that says where the store is served.
-fn print_ready(
-    args: &StoreServe,
-    socket: &Path,
-    address: Option<SocketAddr>,
-    server: u32,
-) -> Result<(), Error> {
+fn print_ready(args: &StoreServe, socket: &Path, keeper: &StoreKeeper, server: u32) -> Result<(), Error> {
     let pid = std::process::id();
     if args.json {
-        let address = address.map(|address| address.to_string());
+        let address = keeper.address().map(|address| address.to_string());
+        let tls_address = keeper.tls_address().map(|address| address.to_string());
+        let metrics = keeper.metrics().map(|address| format!("http://{address}/metrics"));
         return crate::print_json(&json!({
             "event": "ready", "name": args.name, "pid": pid, "server_pid": server, "socket": socket.display().to_string(),
-            "address": address, "memory_bytes": args.memory,
+            "address": address, "tls_address": tls_address, "metrics": metrics, "memory_bytes": args.memory,
         }));
     }
-    let tcp = address.map_or_else(String::new, |address| format!(" and {address}"));
+    let tcp = keeper.address().map_or_else(String::new, |address| format!(" and {address}"));
+    let tls = keeper.tls_address().map_or_else(String::new, |address| format!(" and, with TLS, {address}"));
+    let metrics = keeper
+        .metrics()
+        .map_or_else(String::new, |address| format!(", its counters at http://{address}/metrics"));
     let (memory, socket) = (binary(args.memory), printable(socket.as_os_str().as_encoded_bytes()));
     crate::print(&format!(
-        "The store {} ({memory}) is served at {socket}{tcp} by process {pid}.\n",
+        "The store {} ({memory}) is served at {socket}{tcp}{tls}{metrics} by process {pid}.\n",
         args.name
     ))
 }

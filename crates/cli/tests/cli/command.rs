@@ -14,6 +14,8 @@ fn help_shows_options_and_examples() {
         (&["bench", "tcp", "--help"], "caravan bench tcp --rounds 3"),
         (&["bench", "store", "--help"], "caravan bench store --only get,get-many --keys 10000000"),
         (&["engine", "run", "--help"], "caravan engine run bridge.toml --duration 10"),
+        (&["store", "top", "--help"], "caravan store top --once"),
+        (&["store", "serve", "--help"], "--metrics <[ADDRESS:]PORT>"),
         (&["pipe", "--help"], "echo hello | caravan pipe host1:'tr [:lower:] [:upper:]' host2:'rev'"),
         (&["pipe", "--help"], "  255    the pipeline was not set up, or a host or a connection was lost"),
         (&["pipe", "--help"], "The data takes another path"),

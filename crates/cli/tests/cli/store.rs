@@ -1,6 +1,6 @@
 //! Tests of `caravan store` as a user runs it, and of Redis's own clients against it.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Output, Stdio};
 
 use rustix::process::Signal;
@@ -81,11 +81,64 @@ fn the_commands_speak_to_the_store() {
     assert_eq!(keys, ["a\\nb", "greeting"]);
     assert_eq!(served.said(&["scan", "g*", "--json"]), "{\"key\":\"greeting\"}\n");
     let stat: Value = serde_json::from_str(&served.said(&["stat", "--json"])).expect("JSON");
-    assert_eq!((&stat["maxmemory"], &stat["db0"]), (&Value::from(256 << 20), &Value::from("keys=2")));
+    assert_eq!((&stat["maxmemory"], &stat["db0"]["keys"]), (&Value::from(256 << 20), &Value::from(2)));
+    assert_eq!(stat["cmdstat_set"]["calls"], 2);
     assert!(served.said(&["stat"]).contains("keyspace_hits"));
     assert_eq!(served.said(&["del", "greeting", "none"]), "1\n");
     assert!(served.refused(&["get", "greeting"]).contains("the store default has no key greeting"));
     assert!(served.refused(&["get", "x", "--name", "other"]).contains("the store other is not served"));
+}
+
+#[test]
+fn top_shows_the_commands_of_the_last_interval() {
+    let served = Served::start(&[]);
+    assert_eq!(served.said(&["set", "before", "x"]), "");
+    let mut command = caravan();
+    command.env("XDG_RUNTIME_DIR", served.folder.path()).args([
+        "store",
+        "top",
+        "--json",
+        "--interval",
+        "0.2",
+    ]);
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+    // It has read the counters for the first time before its first line, and commands come until it shows them.
+    let view = loop {
+        let line = lines.next().expect("a line").expect("text");
+        let view: Value = serde_json::from_str(&line).expect("JSON");
+        let commands = view["commands"].as_array().expect("rows").clone();
+        assert!(commands.iter().all(|row| row["command"] != "set"), "{line}");
+        if let Some(row) = commands.into_iter().find(|row| row["command"] == "get") {
+            assert!(row["per_s"].as_f64() > Some(0.0) && row["p99_us"].as_f64() > Some(0.0), "{line}");
+            break view;
+        }
+        assert_eq!(served.said(&["get", "before"]), "x");
+    };
+    signal(&child, Signal::INT);
+    assert_eq!(child.wait().expect("ended").code(), Some(0));
+    assert_eq!((&view["store"], &view["keys"]), (&Value::from("default"), &Value::from(1.0)));
+    assert!(view["classes"][0]["used_places"].as_f64() >= Some(1.0), "{view}");
+    let text = served.said(&["top", "--once", "--interval", "0.1"]);
+    assert!(text.starts_with("store default, up ") && text.contains("\nOBJECT BYTES  "), "{text}");
+}
+
+#[test]
+fn the_counters_are_given_to_prometheus_where_asked() {
+    let served = Served::start(&["--metrics", "0", "--json"]);
+    let ready: Value = serde_json::from_str(&served.ready).expect("JSON");
+    let url = ready["metrics"].as_str().expect("an address");
+    let address =
+        url.strip_prefix("http://").and_then(|rest| rest.strip_suffix("/metrics")).expect("an address");
+    assert!(address.starts_with("127.0.0.1:"), "{url}");
+    let mut stream = std::net::TcpStream::connect(address).expect("connected");
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: test\r\n\r\n").expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    assert!(
+        answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.contains("\ncaravan_store_keys 0\n"),
+        "{answer}"
+    );
 }
 
 #[test]
@@ -180,6 +233,108 @@ fn redis_cli_and_redis_benchmark_work_unchanged() {
     let said = text(&output.stdout);
     assert!(output.status.success() && said.contains("MSET (10 keys)") && !said.contains("rror"), "{said}");
     assert_eq!(text(&output.stderr), "");
+}
+
+/// Makes a certificate for 127.0.0.1 and its key in a folder.
+fn certificate(folder: &std::path::Path) -> (String, String) {
+    let path = |name: &str| folder.join(name).display().to_string();
+    let (certificate, key) = (path("server.crt"), path("server.key"));
+    let output = Command::new("openssl")
+        .args([
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-days",
+            "1",
+        ])
+        .args(["-subj", "/CN=caravan", "-addext", "subjectAltName=IP:127.0.0.1"])
+        .args(["-keyout", &key, "-out", &certificate])
+        .output()
+        .expect("openssl starts: `make test` installs it (Debian's package openssl)");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    (certificate, key)
+}
+
+#[test]
+fn clients_speak_tls_where_there_is_a_certificate() {
+    let folder = Folder::new();
+    let (certificate, key) = certificate(folder.path());
+    let served = Served::start(&[
+        "--tls-cert",
+        &certificate,
+        "--tls-key",
+        &key,
+        "--tls-port",
+        "0",
+        "--port",
+        "0",
+        "--json",
+    ]);
+    let ready: Value = serde_json::from_str(&served.ready).expect("JSON");
+    let port = |name: &str| {
+        ready[name].as_str().and_then(|address| address.rsplit(':').next()).expect("a port").to_owned()
+    };
+    let (plain, sealed) = (port("address"), port("tls_address"));
+    let cli = |words: &[&str]| {
+        let output = Command::new("redis-cli").args(words).output();
+        let output =
+            output.expect("redis-cli starts: `make test` installs it (Debian's package redis-tools)");
+        text(&output.stdout) + &text(&output.stderr)
+    };
+    let tls = ["--tls", "--cacert", &certificate, "-p", &sealed];
+    // It takes many records.
+    assert_eq!(served.said(&["set", "long", &"x".repeat(100_000)]), "");
+    assert_eq!(cli(&[&tls[..], &["append", "long", "y"]].concat()), "100001\n");
+    assert_eq!(cli(&[&tls[..], &["get", "long"]].concat()).len(), 100_002);
+    assert_eq!(cli(&["-p", &plain, "set", "a", "1"]), "OK\n");
+    assert_eq!(cli(&[&tls[..], &["get", "a"]].concat()), "1\n");
+    // Who does not know the certificate refuses, and who speaks no TLS is refused.
+    assert!(cli(&["--tls", "-p", &sealed, "ping"]).contains("certificate verify failed"));
+    assert!(cli(&["-p", &sealed, "ping"]).contains("Error"));
+    let output = Command::new("redis-benchmark")
+        .args([
+            "--tls",
+            "--cacert",
+            &certificate,
+            "-p",
+            &sealed,
+            "-q",
+            "-n",
+            "2000",
+            "-P",
+            "64",
+            "-d",
+            "10000",
+            "-t",
+            "set,get",
+        ])
+        .output()
+        .expect("redis-benchmark starts");
+    let said = text(&output.stdout);
+    assert!(output.status.success() && said.contains("GET") && !said.contains("rror"), "{said}");
+    // With one port, that port speaks TLS. A key that is none is told.
+    let other = Served::start(&["--tls-cert", &certificate, "--tls-key", &key, "--port", "0"]);
+    assert!(other.ready.contains(" and, with TLS, 127.0.0.1:"), "{}", other.ready);
+    let message =
+        served.refused(&["serve", "x", "--tls-cert", &certificate, "--tls-key", &certificate, "--port", "0"]);
+    assert!(message.contains("server.crt: cannot use this for TLS"), "{message}");
+    let message = served.refused(&[
+        "serve",
+        "x",
+        "--tls-cert",
+        &certificate,
+        "--tls-key",
+        &key,
+        "--tls-port",
+        "0",
+        "--bind",
+        "0.0.0.0",
+    ]);
+    assert!(message.contains("without a password"), "{message}");
 }
 
 /// redis-py, as Debian has it.

@@ -14,6 +14,11 @@ pub(crate) fn attach(session: &mut Session, words: CommandWords<'_>) -> Result<(
     if session.queue.is_some() {
         return Err(CommandError::Said("ERR CARAVAN.ATTACH is not allowed in transactions"));
     }
+    if session.is_sealed {
+        return Err(CommandError::Said(
+            "ERR a link is not encrypted: CARAVAN.ATTACH takes a connection without TLS, on the UNIX socket or on --port",
+        ));
+    }
     if !words.is(1, ATTACH_VERSION) {
         return Err(CommandError::Told(format!(
             "ERR this server attaches clients of version {ATTACH_VERSION} only: use the same version of Caravan on both sides"

@@ -18,6 +18,8 @@ type SettingChange = fn(&ServerState, &[u8], bool) -> Result<(), &'static str>;
 static SETTINGS: &[Setting] = &[
     ("appendonly", |_| b"no".to_vec(), None),
     ("databases", |_| b"1".to_vec(), None),
+    ("latency-tracking", |state| yes_or_no(state.tallies.is_timing()), Some(set_timing)),
+    ("latency-tracking-info-percentiles", percentiles, Some(set_percentiles)),
     ("maxclients", |state| text(state.clients_max()), Some(set_clients_max)),
     ("maxmemory", |state| text(state.store.counts().memory_bytes), None),
     ("maxmemory-policy", policy, None),
@@ -56,6 +58,48 @@ fn set_password(state: &ServerState, value: &[u8], is_done: bool) -> Result<(), 
     if is_done {
         state.set_password(value);
     }
+    Ok(())
+}
+
+fn yes_or_no(is_yes: bool) -> Vec<u8> {
+    if is_yes { b"yes".to_vec() } else { b"no".to_vec() }
+}
+
+fn set_timing(state: &ServerState, value: &[u8], is_done: bool) -> Result<(), &'static str> {
+    let is_yes = value.eq_ignore_ascii_case(b"yes");
+    if !is_yes && !value.eq_ignore_ascii_case(b"no") {
+        return Err("argument must be 'yes' or 'no'");
+    }
+    if is_done {
+        state.tallies.set_timing(is_yes);
+    }
+    Ok(())
+}
+
+fn percentiles(state: &ServerState) -> Vec<u8> {
+    let texts: Vec<String> = state.tallies.percentiles().iter().map(f64::to_string).collect();
+    texts.join(" ").into_bytes()
+}
+
+fn set_percentiles(state: &ServerState, value: &[u8], is_done: bool) -> Result<(), &'static str> {
+    let text = std::str::from_utf8(value).unwrap_or("?");
+    let numbers: Result<Vec<f64>, _> = text.split_ascii_whitespace().map(str::parse).collect();
+    let fits = |numbers: &Vec<f64>| {
+        numbers.len() <= limits::PERCENTILES_MAX
+            && numbers.iter().all(|number| (0.0..=100.0).contains(number))
+    };
+    let numbers =
+        numbers.ok().filter(fits).ok_or("argument must be at most 16 percentages between 0 and 100")?;
+    if is_done {
+        state.tallies.set_percentiles(numbers);
+    }
+    Ok(())
+}
+
+/// CONFIG RESETSTAT.
+pub(crate) fn reset_counters(session: &mut Session, _: CommandWords<'_>) -> Result<(), CommandError> {
+    session.state.clear_counters();
+    session.reply.ok();
     Ok(())
 }
 

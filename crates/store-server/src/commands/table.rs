@@ -2,6 +2,7 @@
 
 use crate::command::{COMMANDS, CommandCall, CommandSpec, command};
 use crate::error::{CommandError, SYNTAX};
+use crate::glob::matches;
 use crate::resp::reply::ReplyWriter;
 use crate::resp::words::CommandWords;
 use crate::session::Session;
@@ -32,12 +33,21 @@ pub(crate) fn info(session: &mut Session, words: CommandWords<'_>) -> Result<(),
     Ok(())
 }
 
+/// COMMAND LIST, with the commands of containers as in `client|list`.
 pub(crate) fn list(session: &mut Session, words: CommandWords<'_>) -> Result<(), CommandError> {
-    if words.len() > 2 {
-        return Err(SYNTAX);
-    }
-    session.reply.set(COMMANDS.len());
-    COMMANDS.iter().for_each(|spec| session.reply.bulk(spec.name.as_bytes()));
+    let names = COMMANDS.iter().flat_map(|spec| std::iter::once(spec).chain(inner(spec)));
+    let names: Vec<&[u8]> = names.map(|spec| spec.name.as_bytes()).collect();
+    let pattern = words.get(4).unwrap_or(b"*").to_ascii_lowercase();
+    let is_listed = match words.len() {
+        2 => true,
+        5 if words.is(2, "FILTERBY") && words.is(3, "PATTERN") => true,
+        // There are no modules, and no categories of access control lists.
+        5 if words.is(2, "FILTERBY") && (words.is(3, "MODULE") || words.is(3, "ACLCAT")) => false,
+        _ => return Err(SYNTAX),
+    };
+    let listed: Vec<_> = names.into_iter().filter(|name| is_listed && matches(&pattern, name)).collect();
+    session.reply.set(listed.len());
+    listed.iter().for_each(|name| session.reply.bulk(name));
     Ok(())
 }
 

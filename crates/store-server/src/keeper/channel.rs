@@ -1,6 +1,6 @@
 //! Messages with descriptors between a keeper, its servers, and the commands that give it orders.
 //!
-//! A message is one packet of a UNIX socket: JSON, and up to four descriptors. Keeper and server may be of different
+//! A message is one packet of a UNIX socket: JSON, and up to six descriptors. Keeper and server may be of different
 //! versions: a message that one of them does not know is an error, and an upgrade fails with it. So a field that is added
 //! later has a default.
 
@@ -19,10 +19,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::ServeError;
 use crate::limits::KEEPER_MESSAGE_BYTES_MAX;
+use crate::listen::{ListeningSockets, TlsListening};
 use crate::state::ClientSettings;
+use crate::tls::TlsIdentity;
 
 /// Descriptors of one message: those of [`ServerOrder::Serve`].
-const DESCRIPTORS_MAX: usize = 4;
+const DESCRIPTORS_MAX: usize = 6;
 
 /// What a server is to serve.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -41,13 +43,27 @@ pub struct ServerSettings {
     pub load: Option<OsString>,
     /// The file that the last server writes when it ends.
     pub save: Option<OsString>,
+    /// What each of the sockets on TCP is for, in the order of their descriptors.
+    #[serde(default)]
+    pub tcp: Vec<TcpUse>,
+}
+
+/// What a socket on TCP is for.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum TcpUse {
+    /// Clients speak the Redis protocol.
+    Plain,
+    /// Clients speak it within TLS.
+    Tls(TlsIdentity),
+    /// Prometheus gets the counters.
+    Metrics,
 }
 
 /// What a keeper tells a server to do.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum ServerOrder {
-    /// Open the store and serve it. Descriptors: the memory, the lock of the name, the UNIX socket, and the socket on TCP if
-    /// there is one.
+    /// Open the store and serve it. Descriptors: the memory, the lock of the name, the UNIX socket, and the sockets on TCP
+    /// that the settings tell.
     Serve(ServerSettings),
     /// Save the store to the first descriptor, and tell whoever has the other end of the second one.
     Save,
@@ -189,6 +205,29 @@ impl KeeperChannel {
             Ok(message) => Ok((message, descriptors)),
             Err(error) => Err(ChannelEnd::Unknown(error.to_string())),
         }
+    }
+}
+
+impl ListeningSockets {
+    /// Returns the sockets on TCP and what each is for, to be lent with [`ServerOrder::Serve`].
+    pub(crate) fn on_tcp(&self) -> impl Iterator<Item = (TcpUse, BorrowedFd<'_>)> {
+        let tcp = self.tcp.iter().map(|socket| (TcpUse::Plain, socket.as_fd()));
+        let tls = self.tls.iter().map(|tls| (TcpUse::Tls(tls.identity.clone()), tls.socket.as_fd()));
+        let metrics = self.metrics.iter().map(|socket| (TcpUse::Metrics, socket.as_fd()));
+        tcp.chain(tls).chain(metrics)
+    }
+
+    /// Returns sockets that a keeper has lent.
+    pub fn lent(unix: OwnedFd, tcp: impl IntoIterator<Item = (TcpUse, OwnedFd)>) -> Self {
+        let mut sockets = Self { unix, tcp: None, tls: None, metrics: None };
+        for (tcp_use, socket) in tcp {
+            match tcp_use {
+                TcpUse::Plain => sockets.tcp = Some(socket),
+                TcpUse::Tls(identity) => sockets.tls = Some(TlsListening { socket, identity }),
+                TcpUse::Metrics => sockets.metrics = Some(socket),
+            }
+        }
+        sockets
     }
 }
 

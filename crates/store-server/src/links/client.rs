@@ -30,7 +30,10 @@ pub(crate) struct LinkClient {
 
 impl LinkClient {
     pub(crate) fn new(link: Link, channel: OwnedFd, service: CallService, entry: ClientEntry) -> Self {
-        entry.card.notes().command = "caravan.attach";
+        {
+            let mut notes = entry.card.notes();
+            (notes.command, notes.is_link) = ("caravan.attach", true);
+        }
         let (input, output) = (Vec::new(), Vec::new());
         Self { link, channel, service, entry, input, output, sent: 0, moved: Instant::now() }
     }

@@ -147,9 +147,12 @@ impl RequestParser {
             other => return Err(ProtocolError::NoBulk(other.copied().unwrap_or(input[begin]))),
         }
         let bytes = integer(&line[1..]).and_then(|bytes| usize::try_from(bytes).ok());
-        let bytes = bytes.filter(|bytes| *bytes <= limits::BULK_BYTES_MAX).ok_or(ProtocolError::Length)?;
+        let bytes = bytes.ok_or(ProtocolError::Length)?;
         if bytes > limits::BULK_UNAUTHENTICATED_BYTES_MAX && !is_authenticated {
             return Err(ProtocolError::LengthUnauthenticated);
+        }
+        if bytes > limits::BULK_BYTES_MAX {
+            return Err(ProtocolError::Length);
         }
         Ok(Some(bytes))
     }

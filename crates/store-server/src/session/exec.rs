@@ -18,17 +18,29 @@ impl Session {
         let (queue, watched) = self.take_queue()?;
         let store = Arc::clone(&self.state.store);
         let begin = self.reply.mark();
+        // The errors of the last attempt.
+        let mut errors = Vec::new();
         let outcome: Result<(), StoreError> = store.transaction(|tx| {
             self.reply.go_back(begin);
+            errors.clear();
             self.pause = Duration::ZERO;
             for (key, watch) in &watched {
                 tx.require_unchanged(key, watch)?;
             }
             self.reply.array(queue.commands.len());
-            queue.commands.iter().try_for_each(|(spec, kept)| self.step(tx, spec, kept.words()))
+            for (spec, kept) in &queue.commands {
+                errors.push(self.step(tx, spec, kept.words())?);
+            }
+            Ok(())
         });
         match outcome {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                for ((spec, _), error) in queue.commands.iter().zip(&errors) {
+                    self.has_failed = error.as_ref().inspect(|words| self.count_error(words)).is_some();
+                    self.count_call(spec, None);
+                }
+                Ok(())
+            }
             Err(StoreError::VersionChanged) => {
                 self.reply.go_back(begin);
                 self.reply.null_array();
@@ -38,13 +50,14 @@ impl Session {
         }
     }
 
-    /// Runs one command of a transaction. An error of the command is its reply, and the others go on, as in Redis.
+    /// Runs one command of a transaction. An error of the command is its reply, and the others go on, as in Redis. Returns that
+    /// error.
     fn step(
         &mut self,
         tx: &mut Transaction<'_>,
         spec: &'static CommandSpec,
         words: CommandWords<'_>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Option<Vec<u8>>, StoreError> {
         let mark = self.reply.mark();
         let outcome = match spec.call {
             CommandCall::Session(call) => call(self, words),
@@ -55,12 +68,13 @@ impl Session {
             CommandCall::Container(_) => table::all(self, words),
         };
         match outcome.and_then(|()| self.reply.check(mark)) {
-            Ok(()) => Ok(()),
+            Ok(()) => Ok(None),
             Err(CommandError::Store(error)) if !is_of_command(&error) => Err(error),
             Err(error) => {
+                let words = error.words();
                 self.reply.go_back(mark);
-                self.fail(&error);
-                Ok(())
+                self.reply.error(&words);
+                Ok(Some(words))
             }
         }
     }
@@ -72,6 +86,7 @@ impl Session {
         if let Err(error) = self.try_exec_alone(begin) {
             self.reply.go_back(begin);
             self.fail(&error);
+            self.has_failed = true;
         }
     }
 
@@ -91,6 +106,7 @@ impl Session {
         self.reply.array(queue.commands.len());
         for (spec, kept) in &queue.commands {
             self.run(spec, kept.words());
+            self.count_call(spec, None);
         }
         self.reply.check(begin)
     }

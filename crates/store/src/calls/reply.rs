@@ -113,9 +113,10 @@ pub(crate) fn decode_scan(body: &[u8], mut each: impl FnMut(&[u8])) -> Option<Sc
 }
 
 pub(crate) fn append_counts(to: &mut Vec<u8>, counts: &StoreCounts) {
-    let StoreCounts { keys, memory_bytes, used_bytes, hits, misses, commits, conflicts, expired, evicted } =
-        *counts;
-    for count in [keys, memory_bytes, used_bytes, hits, misses, commits, conflicts, expired, evicted] {
+    let StoreCounts { keys, memory_bytes, used_bytes, hits, misses, .. } = *counts;
+    let StoreCounts { commits, conflicts, expired, evicted, sessions, .. } = *counts;
+    let first = [keys, memory_bytes, used_bytes, hits, misses];
+    for count in first.into_iter().chain([commits, conflicts, expired, evicted, sessions]) {
         to.extend_from_slice(&count.to_be_bytes());
     }
 }
@@ -133,6 +134,7 @@ pub(crate) fn decode_counts(body: &[u8]) -> Option<StoreCounts> {
         conflicts: next()?,
         expired: next()?,
         evicted: next()?,
+        sessions: next()?,
     })
 }
 

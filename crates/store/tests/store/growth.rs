@@ -90,3 +90,17 @@ fn a_scan_finds_all_that_was_there_all_the_time() {
     assert_eq!(store.random_key(12345).unwrap(), None);
     store.audit().unwrap();
 }
+
+#[test]
+fn each_key_is_as_likely_as_a_random_one() {
+    let store = Store::embedded(StoreOptions::new(16 << 20)).unwrap();
+    // Of three classes, so that they lie in several blocks.
+    for (key, bytes) in [("a", 1), ("b", 1), ("c", 1000), ("d", 100_000)] {
+        store.put(key.as_bytes(), &vec![b'x'; bytes]).unwrap();
+    }
+    let mut seen = std::collections::BTreeMap::new();
+    for random in 0..400 {
+        *seen.entry(store.random_key(random).unwrap().unwrap()).or_insert(0) += 1;
+    }
+    assert_eq!(seen.into_values().collect::<Vec<_>>(), [100; 4]);
+}

@@ -1,0 +1,97 @@
+//! Bytes that a client makes up. The tests call this with random bytes, and the fuzzer with its own (`fuzz/`).
+
+use std::sync::Arc;
+
+use caravan_store::{Store, StoreOptions};
+use caravan_store_server::{
+    ProtocolError, RequestParser, ServerFacts, ServerState, Session, limits, parse_answer,
+};
+
+type ParsedRequests = (Vec<Vec<Vec<u8>>>, Option<ProtocolError>);
+
+/// Parses the bytes, which arrive in parts of this size.
+fn requests(input: &[u8], part_bytes: usize) -> ParsedRequests {
+    let (mut parser, mut buffer, mut found) = (RequestParser::default(), Vec::new(), Vec::new());
+    for part in input.chunks(part_bytes) {
+        buffer.extend_from_slice(part);
+        loop {
+            match parser.parse(&buffer, true) {
+                Ok(Some(bytes)) => {
+                    found.push(parser.words(&buffer).from(0).map(<[u8]>::to_vec).collect());
+                    buffer.drain(..bytes);
+                }
+                Ok(None) => break,
+                Err(error) => return (found, Some(error)),
+            }
+        }
+    }
+    (found, None)
+}
+
+/// A stream of requests: how it is divided into parts makes no difference.
+pub fn as_requests(input: &[u8]) {
+    let whole = requests(input, input.len().max(1));
+    for part_bytes in [1, 7] {
+        assert_eq!(requests(input, part_bytes), whole, "in parts of {part_bytes} bytes");
+    }
+}
+
+/// A client of a server with a small store: it gets whole replies of a bounded length, and the store stays sound.
+pub fn as_session(input: &[u8]) {
+    let store = Arc::new(Store::embedded(StoreOptions::new(8 << 20)).expect("a store"));
+    let state = Arc::new(ServerState::new(Arc::clone(&store), ServerFacts::new("test"), None));
+    let mut session = Session::new(state, "test".to_owned(), 1000);
+    store.publish_now(1000);
+    let mut left = input;
+    while !session.is_closing() {
+        let taken = session.serve(left, 1000);
+        left = &left[taken..];
+        session.take_pause();
+        let output = std::mem::take(session.output());
+        assert!(output.len() <= limits::OUTPUT_PAUSE_BYTES + limits::REPLY_BYTES_MAX);
+        let mut rest = &output[..];
+        while !rest.is_empty() {
+            let (_, bytes) = parse_answer(rest).expect("a reply").expect("a whole reply");
+            rest = &rest[bytes..];
+        }
+        if taken == 0 {
+            break;
+        }
+    }
+    drop(session);
+    store.audit().expect("sound");
+}
+
+/// The words of commands that read numbers and patterns: three words, divided by zero bytes.
+pub fn as_numbers_and_patterns(input: &[u8]) {
+    let mut words = input.splitn(3, |byte| *byte == 0);
+    let (a, b, c) = (words.next(), words.next(), words.next());
+    let (a, b, c) = (a.unwrap_or_default(), b.unwrap_or_default(), c.unwrap_or_default());
+    let commands: [&[&[u8]]; 15] = [
+        &[b"SET", b"n", a],
+        &[b"INCRBYFLOAT", b"n", b],
+        &[b"INCRBY", b"n", c],
+        &[b"DECRBY", b"n", b],
+        &[b"SETRANGE", b"n", a, c],
+        &[b"GETRANGE", b"n", b, c],
+        &[b"SET", b"t", a, b"PX", b],
+        &[b"SET", b"t", a, b"EXAT", c],
+        &[b"EXPIRE", b"n", b],
+        &[b"PEXPIREAT", b"n", c],
+        &[b"SET", a, b],
+        &[b"KEYS", c],
+        &[b"SCAN", b, b"MATCH", a, b"COUNT", c],
+        &[b"CONFIG", b"GET", a],
+        &[b"CONFIG", b"SET", b"latency-tracking-info-percentiles", b],
+    ];
+    let mut bytes = Vec::new();
+    for words in commands {
+        bytes.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
+        for word in words {
+            bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+            bytes.extend_from_slice(word);
+            bytes.extend_from_slice(b"\r\n");
+        }
+    }
+    as_session(&bytes);
+}
