@@ -337,9 +337,12 @@ fn a_killed_receiver_ends_the_sender() {
 fn ctrl_c_on_one_side_ends_both_and_both_say_so() {
     let place = Place::new();
     let receiver = place.recv(&[&place.word("target")]);
-    let sender = endless(&place, &receiver, &place.path("target.part"));
+    let mut sender = endless(&place, &receiver, &place.path("target.part"));
     signal(&sender, Signal::INT);
+    // To wait for the output closes the input, whose end could come before the signal.
+    let input = sender.stdin.take();
     let sent = sender.wait_with_output().expect("ends");
+    drop(input);
     assert_eq!((sent.status.code(), text(&sent.stderr)), (Some(130), "caravan: interrupted\n".to_owned()));
     let (status, said) = receiver.end();
     assert_eq!((status, said), (Some(1), "caravan: 127.0.0.1: interrupted\n".to_owned()));
