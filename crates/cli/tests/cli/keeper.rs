@@ -352,6 +352,7 @@ fn an_end_in_the_middle_of_an_upgrade_saves() {
     // The server that is to leave waits for a client that takes nothing of its replies.
     let mut silent = UnixStream::connect(served.socket()).expect("connected");
     silent.write_all(&b"GET long\r\n".repeat(20)).expect("sent");
+    silent.read_exact(&mut [0]).expect("the first of them begins");
     let mut upgrade = caravan();
     upgrade.env("XDG_RUNTIME_DIR", served.folder.path()).args(["store", "upgrade"]);
     let upgrade = upgrade.stderr(Stdio::piped()).spawn().expect("it starts");

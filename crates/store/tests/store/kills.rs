@@ -368,9 +368,3 @@ fn nothing_acknowledged_is_lost_when_owners_are_killed() {
     }
     let _ = writeln!(std::io::stdout(), "{kills} kills in {:?}", begin.elapsed());
 }
-
-#[test]
-fn a_commit_without_a_record_would_be_noticed_after_some_kills() {
-    let found = (0..100).find_map(|seed| kill(KILLS_OF_A_MEMORY, seed << 20, Some(PlantedFault::NoRecord)));
-    assert_eq!(found, Some(CAUGHT));
-}
