@@ -2,7 +2,7 @@
 //
 //	histories [-picture FILE.html] HISTORY.jsonl...
 //
-// A history has a transaction of crates/store-server/tests/histories/history.rs in each line. The exit status is 0 if all
+// A history has a transaction of crates/store-server/tests/store_server/histories/history.rs in each line. The exit status is 0 if all
 // are linearizable, 1 if one is not, of which the picture then shows the key, and 2 if that could not be decided.
 package main
 

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use caravan_store::Store;
 use caravan_store::faults::PlantedFault;
 
-use crate::children;
-use crate::rig::{Rig, far};
+use super::children;
+use super::rig::{Rig, far};
 
 const KEYS: u64 = 8;
 /// The sizes of values, of which objects of both kinds arise: those read one-sided, and longer ones.

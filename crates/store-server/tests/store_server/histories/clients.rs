@@ -10,7 +10,7 @@ use caravan_store::{Reader, StoreError};
 use caravan_store_server::{ClientError, StoreAnswer, StoreClient};
 use serde::{Deserialize, Serialize};
 
-use crate::history::{ClientAct, Outcome, Random, Step, StepKind, now_ns};
+use super::history::{ClientAct, Outcome, Random, Step, StepKind, now_ns};
 
 /// What a client process is told when it starts.
 #[derive(Clone, Debug, Serialize, Deserialize)]

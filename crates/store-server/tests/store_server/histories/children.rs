@@ -7,8 +7,8 @@ use caravan_store::faults::{PlantedFault, plant};
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 
-use crate::clients::{self, ClientOrder};
-use crate::rig::{self, ServerOrder};
+use super::clients::{self, ClientOrder};
+use super::rig::{self, ServerOrder};
 
 const ORDER: &str = "CARAVAN_HISTORY_ORDER";
 
@@ -79,7 +79,7 @@ impl Drop for Running {
 pub fn start(order: &Order, input: OwnedFd, output: Stdio) -> Running {
     let mut command = Command::new(std::env::current_exe().expect("a path"));
     command
-        .args(["--ignored", "--exact", "children::child", "--quiet", "--nocapture"])
+        .args(["--ignored", "--exact", "histories::children::child", "--quiet", "--nocapture"])
         .env(ORDER, serde_json::to_string(order).expect("JSON"))
         .stdin(input)
         .stdout(output);

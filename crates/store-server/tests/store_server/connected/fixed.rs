@@ -2,7 +2,7 @@
 
 use caravan_store::{FixedProbe, FixedTable, ScanCursor, StoreError, StoreTransport, limits};
 
-use crate::rig::{Rig, far, transports};
+use super::rig::{Rig, far, transports};
 
 /// The slots of a shard of a table with small pairs.
 const SHARD_SLOTS: u64 = limits::FIXED_SHARD_BUCKETS_MAX * 4;

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use caravan_store_server::{StoreAnswer, StoreClient};
 
-use crate::cycles::judge;
-use crate::rig::Rig;
-use crate::storms::{calm, environment};
+use super::cycles::judge;
+use super::rig::Rig;
+use super::storms::{calm, environment};
 
 const SECONDS: u64 = 600;
 /// After each round everything is deleted, judged and counted.

@@ -1,8 +1,5 @@
 //! The protocol: requests against an encoder of the tests' own, malformed ones, and random bytes.
 
-#[path = "common/hostile.rs"]
-mod hostile;
-
 use std::sync::Arc;
 
 use caravan_store::{Store, StoreOptions};
@@ -10,6 +7,8 @@ use caravan_store_server::{
     ProtocolError, RequestParser, ServerFacts, ServerState, Session, StoreAnswer, limits, parse_answer,
 };
 use proptest::prelude::*;
+
+use crate::hostile;
 
 fn encoded(words: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", words.len()).into_bytes();

@@ -15,7 +15,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write as _;
 
-use crate::history::{ClientAct, Outcome, Step, StepKind};
+use super::history::{ClientAct, Outcome, Step, StepKind};
 
 /// Why a history has no order.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -13,8 +13,8 @@ use caravan_store::{ConnectedStore, Store, StoreError, StoreOptions, StoreTransp
 use caravan_store_server::{ServerOptions, StoreServer, local_address};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
-use crate::children::{Running, start_with};
-use crate::rig::{Rig, transports};
+use super::children::{Running, start_with};
+use super::rig::{Rig, transports};
 
 const MEMORY_BYTES: u64 = 32 << 20;
 /// The keys that each client puts and deletes at the same time.

@@ -8,7 +8,7 @@ use std::thread::Thread;
 
 use caravan_store::StoreError;
 
-use crate::rig::{Rig, transports};
+use super::rig::{Rig, transports};
 
 struct Unpark(Thread);
 

@@ -6,7 +6,7 @@ use caravan_store::StoreError;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use crate::rig::{Rig, transports};
+use super::rig::{Rig, transports};
 
 #[derive(Clone, Debug)]
 enum Step {

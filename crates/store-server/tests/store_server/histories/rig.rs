@@ -17,9 +17,9 @@ use caravan_store_server::{ServerOptions, StoreServer};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
-use crate::children::{self, Order, Role, Running};
-use crate::clients::{ClientFault, ClientOrder, Workload};
-use crate::history::{self, ClientAct, Random};
+use super::children::{self, Order, Role, Running};
+use super::clients::{ClientFault, ClientOrder, Workload};
+use super::history::{self, ClientAct, Random};
 
 const MEMORY_BYTES: u64 = 64 << 20;
 const CLIENTS: usize = 4;

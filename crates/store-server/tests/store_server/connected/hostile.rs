@@ -13,7 +13,7 @@ use caravan_store::calls::{CallService, ClientSessions, RegionLender};
 use caravan_store::{Store, StoreOptions, StoreTransport};
 use proptest::prelude::*;
 
-use crate::rig::Rig;
+use super::rig::Rig;
 
 /// Lends nothing.
 struct NoLender;

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use caravan_store::faults::{PlantedFault, plant};
 use caravan_store::{Store, StoreError, StoreOptions, StoreTransport};
 
-use crate::hunter;
-use crate::repeats;
-use crate::rig::{Rig, transports};
+use super::hunter;
+use super::repeats;
+use super::rig::{Rig, transports};
 
 const ROLE: &str = "CARAVAN_CONNECTED_TEST_ROLE";
 const ADDRESS: &str = "CARAVAN_CONNECTED_TEST_ADDRESS";
@@ -52,7 +52,7 @@ pub fn start(role: &str, address: &str, fault: Option<PlantedFault>) -> Running 
 pub fn start_with(role: &str, address: &str, fault: Option<PlantedFault>, input: Stdio) -> Running {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
-        .args(["--ignored", "--exact", "children::child", "--quiet", "--nocapture"])
+        .args(["--ignored", "--exact", "connected::children::child", "--quiet", "--nocapture"])
         .env(ROLE, role)
         .env(ADDRESS, address)
         .stdin(input)

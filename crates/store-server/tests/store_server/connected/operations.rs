@@ -6,7 +6,7 @@ use caravan_store::{
     ConnectOptions, KeyVersion, ObjectAddress, ScanCursor, Store, StoreError, StoreOptions, limits,
 };
 
-use crate::rig::{Rig, far, transports};
+use super::rig::{Rig, far, transports};
 
 #[test]
 fn keys_are_put_read_and_deleted() {

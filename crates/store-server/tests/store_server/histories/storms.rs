@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use caravan_store::faults::PlantedFault;
 
-use crate::clients::{ClientFault, Workload};
-use crate::cycles::{Rule, judge};
-use crate::history::{ClientAct, Outcome};
-use crate::rig::{Storm, raise};
+use super::clients::{ClientFault, Workload};
+use super::cycles::{Rule, judge};
+use super::history::{ClientAct, Outcome};
+use super::rig::{Storm, raise};
 
 /// Kills in one history: what is longer only takes more memory.
 const KILLS_AT_ONCE: usize = 60;
@@ -25,7 +25,7 @@ fn kills() -> usize {
 }
 
 fn seed() -> u64 {
-    let seed = environment("CARAVAN_SEED").unwrap_or_else(crate::history::now_ns);
+    let seed = environment("CARAVAN_SEED").unwrap_or_else(super::history::now_ns);
     println!("CARAVAN_SEED={seed}");
     seed
 }

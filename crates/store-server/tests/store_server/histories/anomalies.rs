@@ -1,7 +1,7 @@
 //! The judge of transactions against anomalies made by hand, and against two that Elle's authors published.
 
-use crate::cycles::{Rule, judge};
-use crate::history::{ClientAct, Outcome, Step, StepKind};
+use super::cycles::{Rule, judge};
+use super::history::{ClientAct, Outcome, Step, StepKind};
 
 /// Makes a history of lines: begin, end (`-` for no reply, `x` for a transaction that did not happen) and steps,
 /// which are a name, a key, the value written if it writes, and the reply if it has one (`nil` for no value).
