@@ -21,7 +21,7 @@ use crate::limits;
 
 pub(crate) use reply::{FoundKey, FoundObject, ShardHint, decode_counts, decode_error, decode_scan};
 pub(crate) use request::{
-    RequestKind, RequestNumber, append_address, append_alloc, append_commit, append_put, append_reads,
+    NUMBER_BYTES, RequestKind, append_address, append_alloc, append_commit, append_put, append_reads,
 };
 pub use service::{CallService, RegionLender};
 pub use sessions::ClientSessions;

@@ -29,6 +29,7 @@ use crate::limits::{CHAIN_BUCKETS_MAX, IN_PLACE_BYTES_MAX, READ_ATTEMPTS};
 use crate::log;
 use crate::owner::{StoreCore, count};
 use crate::protocol::{self, UnitWords};
+use crate::session::SessionReply;
 use crate::table::{BucketWord, CHAIN_SLOTS, LocatedKey, SLOTS_FROM, TableSlot};
 use crate::writes::KeyWrites;
 
@@ -66,11 +67,13 @@ pub(crate) struct WriteSet {
     pub(crate) keys: KeyWrites,
     /// The objects without a key. A place names one: the incarnations have been compared.
     pub(crate) objects: BTreeMap<ObjectAddress, ObjectWrite>,
+    /// The reply of the request that the transaction does.
+    pub(crate) reply: Option<SessionReply>,
 }
 
 impl WriteSet {
     pub(crate) fn is_empty(&self) -> bool {
-        self.keys.is_empty() && self.objects.is_empty()
+        self.keys.is_empty() && self.objects.is_empty() && self.reply.is_none()
     }
 }
 
@@ -82,6 +85,8 @@ enum UnitChange {
     Free { incarnation: u16 },
     /// Slots of a bucket change, or of its chain.
     Slots,
+    /// A session gets a reply.
+    Reply(SessionReply),
 }
 
 /// A slot that changes at the end.
@@ -104,7 +109,7 @@ struct HeldUnit<'c> {
 impl HeldUnit<'_> {
     /// Returns the version that the unit has after a commit at `time`.
     fn after(&self, time: u64) -> u64 {
-        version::new(time, matches!(self.change, UnitChange::Store { .. }))
+        version::new(time, matches!(self.change, UnitChange::Store { .. } | UnitChange::Reply(_)))
     }
 
     /// Tells whether the unit is a free place that becomes an object.
@@ -167,6 +172,9 @@ impl StoreCore {
         }
         for (address, write) in writes.objects {
             commit.lock_object(reads, address, write)?;
+        }
+        if let Some(reply) = writes.reply {
+            commit.lock_session(reply)?;
         }
         let time = self.next_time();
         commit.validate(reads)?;
@@ -384,6 +392,15 @@ impl<'c> CommitSteps<'c> {
         self.lock_at_object(at.place, version, change)
     }
 
+    /// Locks a session at any version: no commit but one of the same request changes what this one depends on.
+    fn lock_session(&mut self, reply: SessionReply) -> Result<(), StoreError> {
+        let place = reply.session.place;
+        let Some((unit, ..)) = self.core.view.slot(place) else { return Err(StoreError::Conflict) };
+        self.lock(place, unit.len(), None, UnitChange::Reply(reply))?;
+        let is_next = reply.is_next(ObjectShape::from_word(unit.load(1)), &unit[HEADER_WORDS..]);
+        if is_next { Ok(()) } else { Err(StoreError::Conflict) }
+    }
+
     fn validate(&self, reads: &[ReadRecord]) -> Result<(), StoreError> {
         if is_planted(PlantedFault::NoValidation) {
             return Ok(());
@@ -422,11 +439,15 @@ impl<'c> CommitSteps<'c> {
                 UnitChange::Store { .. } if held.is_new() => {}
                 UnitChange::Store { image, .. } => record.image(held.place, image),
                 UnitChange::Free { incarnation } => {
-                    record.word(held.place + 8, ObjectShape::free_after(*incarnation).to_word());
+                    record.words(held.place + 8, &[ObjectShape::free_after(*incarnation).to_word()]);
+                }
+                UnitChange::Reply(reply) => {
+                    let place = held.place + 8 * (HEADER_WORDS + reply.index()) as u64;
+                    record.words(place, &[reply.request, reply.reply]);
                 }
                 UnitChange::Slots => {
                     while let Some(change) = slots.next_if(|change| change.bucket == index) {
-                        record.word(change.place, change.slot);
+                        record.words(change.place, &[change.slot]);
                     }
                 }
             }
@@ -457,6 +478,11 @@ impl<'c> CommitSteps<'c> {
                 UnitChange::Free { incarnation } => {
                     held.unit.store(1, ObjectShape::free_after(*incarnation).to_word());
                     freed.push(held.place);
+                }
+                UnitChange::Reply(reply) => {
+                    let index = HEADER_WORDS + reply.index();
+                    held.unit.store(index, reply.request);
+                    held.unit.store(index + 1, reply.reply);
                 }
                 UnitChange::Slots => {}
             }

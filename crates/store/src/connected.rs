@@ -12,6 +12,7 @@ mod one_sided;
 mod pending;
 mod places;
 mod transaction;
+mod unanswered;
 mod waiting;
 
 use std::sync::Arc;
@@ -133,9 +134,7 @@ impl ConnectedStore {
         body: impl FnOnce(&mut Vec<u8>),
         decode: pending::Decode<T>,
     ) -> Pending<T> {
-        let mut request = Vec::new();
-        body(&mut request);
-        match self.shared.start_write(kind, &request) {
+        match self.shared.start_write(kind, body) {
             Ok(call) => Pending::call(&self.shared, call, decode),
             Err(error) => Pending::ready(Err(error)),
         }
@@ -210,6 +209,20 @@ impl ConnectedStore {
                 _ => Err(StoreError::Protocol("the answer to a deletion is malformed")),
             },
         )
+    }
+
+    /// Starts a [`ping`](Self::ping).
+    pub fn start_ping(&self, bytes: &[u8]) -> Pending<Vec<u8>> {
+        match check_call(bytes, limits::CALL_VALUE_BYTES_MAX) {
+            Ok(()) => self.call(RequestKind::Ping, |to| to.extend_from_slice(bytes), body),
+            Err(error) => Pending::ready(Err(error)),
+        }
+    }
+
+    /// Returns the same bytes once the server has sent them back. Reads of mapped memory do not show whether a server
+    /// runs; this does.
+    pub fn ping(&self, bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
+        self.repeated(|| self.start_ping(bytes).wait())
     }
 
     /// Returns the value of `key`.

@@ -103,30 +103,18 @@ pub enum StoreError {
         limits::SESSIONS_MAX
     )]
     TooManySessions,
-    /// The reply to a request has been acknowledged and forgotten, so whether to do it cannot be known.
-    #[error("request {request} is refused: the session has acknowledged all replies up to {acknowledged}")]
+    /// The session does not keep the reply to the request any more, so whether it was done cannot be known.
+    #[error(
+        "request {request} is refused: the session keeps the last {} replies, and the client has sent a later request in its place",
+        limits::SESSION_REPLIES
+    )]
     RequestForgotten {
         /// The number of the request.
         request: u64,
-        /// The number of the last request whose reply has been acknowledged.
-        acknowledged: u64,
     },
-    /// The reply is longer than one that a session keeps.
-    #[error(
-        "the reply has {bytes} bytes; a session keeps at most {} of one: ask for less",
-        limits::REPLY_BYTES_MAX
-    )]
-    ReplyTooLong {
-        /// The number of bytes in the reply.
-        bytes: usize,
-    },
-    /// A session would keep more replies than it can.
-    #[error(
-        "the session keeps at most {} replies in {} bytes: acknowledge replies first",
-        limits::SESSION_REPLIES_MAX,
-        limits::SESSION_BYTES
-    )]
-    TooManyReplies,
+    /// A transaction does a second request of a session.
+    #[error("a transaction does one request of a session: do the other one in a transaction of its own")]
+    SecondRequest,
     /// A fixed table cannot have pairs of these sizes.
     #[error(
         "a fixed table takes keys of at least 1 byte, and at most {} bytes for key and value together; these have {key_bytes} and {value_bytes}: put larger values under keys of the store",

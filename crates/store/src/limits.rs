@@ -48,16 +48,8 @@ pub const RESTORE_PAUSE: Duration = Duration::from_micros(100);
 /// The largest number of sessions: each takes 4 KiB of the store's memory, and a server serves fewer clients.
 pub const SESSIONS_MAX: u64 = 16 << 10;
 
-/// The bytes of a session: what it keeps of replies, with 16 bytes for each and 8 more.
-pub const SESSION_BYTES: usize = 4064;
-
-/// The largest number of replies that a session keeps: as many requests can a client have under way that change
-/// something.
-pub const SESSION_REPLIES_MAX: usize = 64;
-
-/// The largest number of bytes in a reply that is kept. Replies to writes are short, and a request that fetches a
-/// large value can be made one that only reads.
-pub const REPLY_BYTES_MAX: usize = 2 << 10;
+/// How many replies a session keeps: so many requests can a client have under way that change something.
+pub const SESSION_REPLIES: usize = 256;
 
 /// The largest number of reads and writes of one transaction: it revalidates what it has read, so its cost
 /// grows faster than its size.
@@ -165,13 +157,12 @@ pub const RECONNECT_WAIT: Duration = READ_WAIT;
 /// ([`RECONNECT_WAIT`]).
 pub const SESSION_ABSENT_MAX: Duration = Duration::from_secs(60);
 
-/// The writes of one client without an answer, which it would repeat; a further one waits for the first one's answer.
-/// A session keeps as many replies.
-pub const WRITES_UNANSWERED_MAX: usize = SESSION_REPLIES_MAX;
-
 /// The bytes of writes without an answer, which a client keeps to repeat them; a further one waits. One alone may
-/// have more.
+/// have more. It also waits if [`SESSION_REPLIES`] writes have no answer.
 pub const WRITES_UNANSWERED_BYTES: usize = 1 << 20;
+
+/// The bytes of memory that a client keeps of a write that has its answer, for a later one.
+pub const WRITE_KEPT_BYTES: usize = 1 << 10;
 
 /// How long one step of connecting may take: a peer's device may need seconds to set a connection up.
 pub const CONNECT_STEP: Duration = Duration::from_secs(15);

@@ -86,10 +86,10 @@ impl RecordBuffer {
         self.push(place << COUNT_BITS | words as u64);
     }
 
-    /// Adds a run of one word.
-    pub(crate) fn word(&mut self, place: u64, word: u64) {
-        self.run_head(place, 1);
-        self.push(word);
+    /// Adds a run of words.
+    pub(crate) fn words(&mut self, place: u64, words: &[u64]) {
+        self.run_head(place, words.len());
+        words.iter().for_each(|word| self.push(*word));
     }
 
     /// Adds the words of a stamped object at `place`, all but its version.

@@ -1,94 +1,100 @@
-//! Requests that are done once: the session of a client keeps the replies to its requests, and gets each reply by
+//! Requests that are done once: the session of a client keeps the replies to its last requests, and gets each reply by
 //! the same transaction that does what the request asks for. A client that has lost the connection repeats the
 //! request, and gets the reply of the first time, whatever happened to the owner meanwhile.
 //!
-//! A session is an object without a key. Its payload is the number of the last request whose reply the client has,
-//! and then for each reply: request, number of bytes, bytes filled up to a multiple of 8.
+//! A session is an object without a key. The reply to a request takes two words of it, at the number of the request
+//! modulo [`SESSION_REPLIES`], in the place of an earlier reply:
+//!
+//! | the number there | the request |
+//! |---|---|
+//! | is less | is not done |
+//! | is the same | is done; the reply is beside the number |
+//! | is greater | is refused: by sending that later request, the client said that it has the reply |
+//!
+//! A number there never falls, so no request is done twice. A commit writes these two words alone, and a new version:
+//! the checksum of a session is that of an empty one.
 
-use std::sync::atomic::Ordering;
+use std::cmp::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::commit::ObjectWrite;
 use crate::entry::ObjectAddress;
 use crate::error::StoreError;
+use crate::faults::{PlantedFault, is_planted};
 use crate::image::ObjectImage;
 use crate::layout::ObjectShape;
-use crate::limits::{REPLY_BYTES_MAX, SESSION_BYTES, SESSION_REPLIES_MAX, SESSIONS_MAX};
+use crate::limits::{SESSION_REPLIES, SESSIONS_MAX};
 use crate::owner::StoreCore;
+use crate::protocol::UnitWords;
 use crate::store::Store;
 use crate::transaction::Transaction;
-use crate::view::AtPlace;
+use crate::view::{AtPlace, ObjectPayload};
 
 /// The session of a client ([`Store::open_session`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct SessionId(ObjectAddress);
-
-/// The bits of a place in the number of a session.
-const PLACE_BITS: u32 = 40;
+pub struct SessionId(pub(crate) ObjectAddress);
 
 impl SessionId {
     /// Returns the session as a number, which a client keeps.
     pub fn to_u64(self) -> u64 {
-        u64::from(self.0.incarnation) << PLACE_BITS | self.0.place
+        self.0.to_word()
     }
 
     /// Returns the session with this number. Any number is safe: where there is no session, calls return
     /// [`StoreError::NoSession`].
     pub fn from_u64(number: u64) -> Self {
-        let place = number & ((1 << PLACE_BITS) - 1);
-        Self(ObjectAddress { place, incarnation: (number >> PLACE_BITS) as u16 })
+        Self(ObjectAddress::from_word(number))
     }
 }
 
-/// What a session keeps.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct SessionReplies {
-    acknowledged: u64,
-    replies: Vec<(u64, Vec<u8>)>,
+/// The bytes of a session's payload.
+const SESSION_BYTES: usize = 8 * REPLY_WORDS * SESSION_REPLIES;
+
+/// The words of a session for one reply: the number of its request, and the reply.
+const REPLY_WORDS: usize = 2;
+
+/// A reply that a commit keeps in a session.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SessionReply {
+    pub(crate) session: ObjectAddress,
+    pub(crate) request: u64,
+    pub(crate) reply: u64,
 }
 
-impl SessionReplies {
-    fn from_bytes(bytes: &[u8]) -> Self {
-        let mut rest = bytes;
-        let word = |rest: &mut &[u8]| {
-            let (word, after) = rest.split_first_chunk::<8>().unwrap_or((&[0; 8], &[]));
-            *rest = after;
-            u64::from_ne_bytes(*word)
-        };
-        let acknowledged = word(&mut rest);
-        let mut replies = Vec::new();
-        while !rest.is_empty() {
-            let request = word(&mut rest);
-            let count = (word(&mut rest) as usize).min(rest.len());
-            replies.push((request, rest[..count].to_vec()));
-            rest = &rest[count.next_multiple_of(8).min(rest.len())..];
-        }
-        Self { acknowledged, replies }
+impl SessionReply {
+    /// Returns where in the payload of the session the words of the reply are.
+    pub(crate) fn index(&self) -> usize {
+        index(self.request)
     }
 
-    fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = self.acknowledged.to_ne_bytes().to_vec();
-        for (request, reply) in &self.replies {
-            bytes.extend_from_slice(&request.to_ne_bytes());
-            bytes.extend_from_slice(&(reply.len() as u64).to_ne_bytes());
-            bytes.extend_from_slice(reply);
-            bytes.resize(bytes.len().next_multiple_of(8), 0);
-        }
-        bytes
+    /// Tells whether the request is not done, if the session's payload has these words, under the lock.
+    pub(crate) fn is_next(&self, shape: ObjectShape, payload: &[AtomicU64]) -> bool {
+        is_session(shape)
+            && shape.incarnation == self.session.incarnation
+            && (payload.load(self.index()) < self.request || is_planted(PlantedFault::RepeatedRequest))
     }
+}
+
+fn index(request: u64) -> usize {
+    (request % SESSION_REPLIES as u64) as usize * REPLY_WORDS
+}
+
+fn is_session(shape: ObjectShape) -> bool {
+    shape.has(ObjectShape::SESSION) && shape.size as usize == SESSION_BYTES
 }
 
 impl Store {
     /// Opens the session of a client. It lasts until [`close_session`](Self::close_session), beyond the end of
     /// this owner. Whoever serves clients closes the sessions of those that stay away.
     pub fn open_session(&self) -> Result<SessionId, StoreError> {
-        let opened = self.core().sessions.fetch_add(1, Ordering::Relaxed);
+        let opened = self.core().sessions.fetch_add(1, Relaxed);
         let session = if opened < SESSIONS_MAX as i64 {
             self.transaction(|tx| tx.alloc_session())
         } else {
             Err(StoreError::TooManySessions)
         };
         if session.is_err() {
-            self.core().sessions.fetch_sub(1, Ordering::Relaxed);
+            self.core().sessions.fetch_sub(1, Relaxed);
         }
         session
     }
@@ -97,7 +103,7 @@ impl Store {
     /// [`StoreError::NoSession`] from now on.
     pub fn close_session(&self, session: SessionId) -> Result<(), StoreError> {
         self.transaction(|tx| tx.free_session(session))?;
-        self.core().sessions.fetch_sub(1, Ordering::Relaxed);
+        self.core().sessions.fetch_sub(1, Relaxed);
         Ok(())
     }
 
@@ -123,12 +129,35 @@ impl StoreCore {
         }
         Ok(sessions)
     }
+
+    /// Returns the reply to a request of a session, or `None` if the request is not done.
+    pub(crate) fn reply(
+        &self,
+        SessionId(address): SessionId,
+        request: u64,
+    ) -> Result<Option<u64>, StoreError> {
+        let index = index(request);
+        let words = |payload: ObjectPayload<'_>| (payload.word(index), payload.word(index + 1));
+        let found = self.view.settle(|| self.view.object_at(address, words))?;
+        let found = found.filter(|(head, _)| is_session(head.shape));
+        let (_, (number, reply)) = found.ok_or(StoreError::NoSession)?;
+        match number.cmp(&request) {
+            Ordering::Less => Ok(None),
+            Ordering::Equal if request > 0 => {
+                Ok(Some(reply).filter(|_| !is_planted(PlantedFault::RepeatedRequest)))
+            }
+            _ => Err(StoreError::RequestForgotten { request }),
+        }
+    }
 }
 
 impl Transaction<'_> {
-    /// Returns the reply to a request of a session if it has been done, and `None` if not: then this transaction
-    /// does it, and calls [`remember`](Self::remember). A request whose reply the client has acknowledged is
-    /// refused ([`StoreError::RequestForgotten`]).
+    /// Does a request of a session: runs `body`, and keeps the reply that it returns if this transaction commits.
+    /// If the request has been done before, `body` does not run, and its reply of then is returned.
+    ///
+    /// Requests have numbers from 1 on. A session keeps the replies to the last [`limits::SESSION_REPLIES`](crate::limits::SESSION_REPLIES)
+    /// numbers: a client sends a request only if it has the reply to the one so many before, as that one is refused from then
+    /// on ([`StoreError::RequestForgotten`]). A transaction does one request ([`StoreError::SecondRequest`]).
     ///
     /// ```
     /// # use caravan_store::{Store, StoreError, StoreOptions};
@@ -137,90 +166,45 @@ impl Transaction<'_> {
     /// // Request 1 arrives, and because the reply is lost, it arrives again.
     /// for _ in 0..2 {
     ///     let reply = store.transaction(|tx| {
-    ///         if let Some(reply) = tx.reply(session, 1)? {
-    ///             return Ok(reply);
-    ///         }
-    ///         let count = tx.get(b"count")?.map_or(0, |count| count[0]) + 1;
-    ///         tx.put(b"count", &[count])?;
-    ///         tx.remember(session, 1, 0, &[count])?;
-    ///         Ok::<_, StoreError>(vec![count])
+    ///         tx.once(session, 1, |tx| {
+    ///             let count = tx.get(b"count")?.map_or(0, |count| count[0]) + 1;
+    ///             tx.put(b"count", &[count])?;
+    ///             Ok::<_, StoreError>(count.into())
+    ///         })
     ///     })?;
-    ///     assert_eq!(reply, [1]);
+    ///     assert_eq!(reply, 1);
     /// }
     /// # Ok::<(), StoreError>(())
     /// ```
-    pub fn reply(&mut self, session: SessionId, request: u64) -> Result<Option<Vec<u8>>, StoreError> {
-        let SessionReplies { acknowledged, replies } = self.session(session)?;
-        if request <= acknowledged {
-            return Err(StoreError::RequestForgotten { request, acknowledged });
-        }
-        Ok(replies.into_iter().find(|(number, _)| *number == request).map(|(_, reply)| reply))
-    }
-
-    /// Keeps the reply to a request of a session, if this transaction commits. Requests of a session have numbers
-    /// from 1 on. The client has all replies up to number `acknowledged`: these are forgotten.
-    pub fn remember(
+    pub fn once<E: From<StoreError>>(
         &mut self,
         session: SessionId,
         request: u64,
-        acknowledged: u64,
-        reply: &[u8],
-    ) -> Result<(), StoreError> {
-        if reply.len() > REPLY_BYTES_MAX {
-            return Err(StoreError::ReplyTooLong { bytes: reply.len() });
+        body: impl FnOnce(&mut Self) -> Result<u64, E>,
+    ) -> Result<u64, E> {
+        if let Some(reply) = self.core.reply(session, request)? {
+            return Ok(reply);
         }
-        let mut kept = self.session(session)?;
-        kept.acknowledged = kept.acknowledged.max(acknowledged);
-        let acknowledged = kept.acknowledged;
-        if request <= acknowledged {
-            return Err(StoreError::RequestForgotten { request, acknowledged });
+        let reply = body(self)?;
+        let kept = SessionReply { session: session.0, request, reply };
+        match self.writes.reply.replace(kept) {
+            None => Ok(reply),
+            Some(_) => Err(StoreError::SecondRequest.into()),
         }
-        kept.replies.retain(|(number, _)| *number > acknowledged && *number != request);
-        kept.replies.push((request, reply.to_vec()));
-        let bytes = kept.to_bytes();
-        if kept.replies.len() > SESSION_REPLIES_MAX || bytes.len() > SESSION_BYTES {
-            return Err(StoreError::TooManyReplies);
-        }
-        self.write_session(session.0, ObjectWrite::Replace(ObjectImage::of_session(&bytes)))
-    }
-
-    /// Returns what a session keeps: what this transaction has remembered, or else what is in the store.
-    fn session(&mut self, SessionId(address): SessionId) -> Result<SessionReplies, StoreError> {
-        if let Some(ObjectWrite::Replace(image)) = self.object_write(address) {
-            return Ok(SessionReplies::from_bytes(image.payload()));
-        }
-        let (shape, bytes) = match self.read_object(address) {
-            Err(StoreError::NoObject(_)) => return Err(StoreError::NoSession),
-            read => read?,
-        };
-        if !shape.has(ObjectShape::SESSION) {
-            return Err(StoreError::NoSession);
-        }
-        Ok(SessionReplies::from_bytes(&bytes))
     }
 
     fn alloc_session(&mut self) -> Result<SessionId, StoreError> {
-        // All of its place is reserved, as it cannot move.
-        let image = ObjectImage::of_session(&SessionReplies::default().to_bytes());
-        Ok(SessionId(self.alloc_image(image, SESSION_BYTES, None)?))
+        Ok(SessionId(self.alloc_image(ObjectImage::of_session(&[0; SESSION_BYTES]), None)?))
     }
 
-    fn free_session(&mut self, session: SessionId) -> Result<(), StoreError> {
-        self.session(session)?;
-        self.write_session(session.0, ObjectWrite::Free)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_session_keeps_comes_back() {
-        for count in [0, 1, 2, 9] {
-            let replies = (0..count).map(|number| (number, vec![7; number as usize * 3])).collect();
-            let kept = SessionReplies { acknowledged: 5, replies };
-            assert_eq!(SessionReplies::from_bytes(&kept.to_bytes()), kept);
+    fn free_session(&mut self, SessionId(address): SessionId) -> Result<(), StoreError> {
+        match self.read_object(address) {
+            Ok((shape, _)) if shape.has(ObjectShape::SESSION) => {
+                self.writes.objects.insert(address, ObjectWrite::Free);
+                Ok(())
+            }
+            Ok(_) | Err(StoreError::NoObject(_)) => Err(StoreError::NoSession),
+            Err(error) => Err(error),
         }
     }
 }

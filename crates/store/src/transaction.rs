@@ -367,18 +367,16 @@ impl<'s> Transaction<'s> {
     /// Allocates an object with these `bytes`, if possible in the same block of memory as `near`. It exists
     /// from the commit on. Its address stays the same until it is freed.
     pub fn alloc(&mut self, bytes: &[u8], near: Option<ObjectAddress>) -> Result<ObjectAddress, StoreError> {
-        self.alloc_image(ObjectImage::of_object(bytes)?, bytes.len(), near)
+        self.alloc_image(ObjectImage::of_object(bytes)?, near)
     }
 
-    /// Allocates an object that can have `bytes` bytes.
     pub(crate) fn alloc_image(
         &mut self,
         image: ObjectImage,
-        bytes: usize,
         near: Option<ObjectAddress>,
     ) -> Result<ObjectAddress, StoreError> {
         self.check_size()?;
-        let reserved = self.core.blocks.reserve(&self.core.view, bytes, near);
+        let reserved = self.core.blocks.reserve(&self.core.view, image.payload().len(), near);
         let address = self.noted(reserved)?;
         self.reserved.push(address.place);
         self.writes.objects.insert(address, ObjectWrite::New(image));
@@ -402,22 +400,6 @@ impl<'s> Transaction<'s> {
     ) -> Result<(ObjectShape, Vec<u8>), StoreError> {
         let read = self.snapshot.object(&self.core.view, address);
         self.noted(read)
-    }
-
-    /// Returns what this transaction does with the object at `address`.
-    pub(crate) fn object_write(&self, address: ObjectAddress) -> Option<&ObjectWrite> {
-        self.writes.objects.get(&address)
-    }
-
-    /// Sets what this transaction does with a session that it has read.
-    pub(crate) fn write_session(
-        &mut self,
-        address: ObjectAddress,
-        write: ObjectWrite,
-    ) -> Result<(), StoreError> {
-        self.check_size()?;
-        self.writes.objects.insert(address, write);
-        Ok(())
     }
 
     /// Replaces the bytes of the object at `address`, if the new ones fit there

@@ -164,9 +164,9 @@ impl StoreCore {
                     payload.copy(&mut bytes);
                 })
             })?;
-            // A bucket of a chain changes under the version of its home.
+            // A bucket of a chain changes under the version of its home, and a session by its words.
             if let AtPlace::Object((ObjectHead { version, shape, .. }, ())) = at {
-                if !shape.has(ObjectShape::CHAIN) {
+                if shape.flags & (ObjectShape::CHAIN | ObjectShape::SESSION) == 0 {
                     compared += 1;
                     if image::checksum(version, shape, &bytes) != sum {
                         damaged(ObjectAddress { place, incarnation: shape.incarnation });

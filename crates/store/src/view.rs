@@ -131,6 +131,11 @@ impl ObjectPayload<'_> {
         bytes::copy_out(self.words, range.start, end.saturating_sub(range.start), to);
     }
 
+    /// Returns word `index` of the payload, 0 outside.
+    pub(crate) fn word(&self, index: usize) -> u64 {
+        self.words.get(index).map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+
     /// Copies the whole payload.
     pub(crate) fn copy(&self, to: &mut Vec<u8>) {
         bytes::copy_out(self.words, 0, self.shape.size as usize, to);

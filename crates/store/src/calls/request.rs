@@ -26,10 +26,11 @@ pub(crate) enum RequestKind {
     Regions = 11,
     Session = 12,
     End = 13,
+    Ping = 14,
 }
 
 impl RequestKind {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 14] = [
         Self::Get,
         Self::Read,
         Self::Put,
@@ -43,6 +44,7 @@ impl RequestKind {
         Self::Regions,
         Self::Session,
         Self::End,
+        Self::Ping,
     ];
 
     fn from_number(number: u16) -> Option<Self> {
@@ -50,36 +52,16 @@ impl RequestKind {
     }
 }
 
-/// Which request of its session a write is, so that it is done once. It precedes the body, as two numbers of 64 bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RequestNumber {
-    /// From 1 on; 0 if the client has no session.
-    pub(crate) request: u64,
-    /// The client has the replies to all requests up to this one.
-    pub(crate) acknowledged: u64,
-}
-
-impl RequestNumber {
-    pub(crate) const BYTES: usize = 16;
-    /// Of a write that is never repeated.
-    pub(crate) const NONE: Self = Self { request: 0, acknowledged: 0 };
-
-    pub(crate) fn append(self, to: &mut Vec<u8>) {
-        to.extend_from_slice(&self.request.to_be_bytes());
-        to.extend_from_slice(&self.acknowledged.to_be_bytes());
-    }
-
-    fn take(reader: &mut ByteReader<'_>) -> Option<Self> {
-        Some(Self { request: reader.u64()?, acknowledged: reader.u64()? })
-    }
-}
+/// The bytes of the number of a write.
+pub(crate) const NUMBER_BYTES: usize = 8;
 
 /// A request, decoded.
 #[derive(Debug)]
 pub(crate) struct NumberedRequest<'a> {
     pub(crate) request: StoreRequest<'a>,
-    /// [`RequestNumber::NONE`] for all but writes.
-    pub(crate) number: RequestNumber,
+    /// The number of a write in the client's session, so that it is done once; it precedes the body, in 64 bits. 0 for all
+    /// other requests, and for writes of a client without a session, which are never repeated.
+    pub(crate) number: u64,
 }
 
 /// What is asked.
@@ -111,6 +93,8 @@ pub(crate) enum StoreRequest<'a> {
     Session(u64),
     /// nothing: the session ends
     End,
+    /// any bytes, which come back
+    Ping(&'a [u8]),
 }
 
 /// Why a request is not served.
@@ -133,7 +117,7 @@ impl<'a> NumberedRequest<'a> {
         let kind = RequestKind::from_number(kind).ok_or(malformed("a request has an unknown handler"))?;
         let mut reader = ByteReader::new(body);
         let is_write = matches!(kind, RequestKind::Put | RequestKind::Delete | RequestKind::Commit);
-        let number = if is_write { RequestNumber::take(&mut reader) } else { Some(RequestNumber::NONE) };
+        let number = if is_write { reader.u64() } else { Some(0) };
         let number = number.ok_or(malformed("a request is cut short"))?;
         let request = StoreRequest::fields(kind, &mut reader)?.ok_or(malformed("a request is cut short"))?;
         if !reader.is_empty() {
@@ -168,6 +152,7 @@ impl<'a> StoreRequest<'a> {
             RequestKind::Regions => reader.u32().map(Self::Regions),
             RequestKind::Session => reader.u64().map(Self::Session),
             RequestKind::End => Some(Self::End),
+            RequestKind::Ping => Some(Self::Ping(reader.rest())),
         })
     }
 }

@@ -6,16 +6,16 @@ use std::sync::Arc;
 use caravan_fabric::{Error as FabricError, RegionToken};
 
 use super::reply::{FoundKey, FoundObject, ShardHint, append_counts, append_scan, error_fields};
-use super::request::{NumberedRequest, RequestError, RequestNumber, StoreRequest, append_address};
+use super::request::{NumberedRequest, RequestError, StoreRequest, append_address};
 use super::sessions::{ClientSessions, JoinedSession};
 use super::{CallRecord, DONE, MalformedCall, append_record};
 use crate::commit::{ObjectWrite, ReadRecord, UnitKind, WriteSet};
 use crate::entry::ObjectAddress;
 use crate::error::StoreError;
-use crate::faults::{PlantedFault, is_planted};
 use crate::layout::{BUCKET_BYTES, HEADER_BYTES, ObjectShape};
 use crate::limits;
 use crate::owner::{StoreCore, back_off, count};
+use crate::session::SessionReply;
 use crate::store::Store;
 use crate::table::{BucketWord, LocatedKey};
 use crate::transaction::Transaction;
@@ -93,12 +93,12 @@ impl CallService {
                 reply(&mut |to| FoundObject::append(to, version, is_owned, &bytes));
             }
             StoreRequest::Put { key, value, expires_at_ms } => {
-                self.once(number, |tx| tx.put_until(key, value, expires_at_ms).map(|()| Vec::new()))?;
+                self.once(number, |tx| tx.put_until(key, value, expires_at_ms).map(|()| 0))?;
                 reply(&mut |_| ());
             }
             StoreRequest::Delete(key) => {
-                let existed = self.once(number, |tx| Ok(vec![u8::from(tx.delete(key)?)]))?;
-                reply(&mut |to| to.extend_from_slice(&existed));
+                let existed = self.once(number, |tx| tx.delete(key).map(u64::from))?;
+                reply(&mut |to| to.push(existed as u8));
             }
             StoreRequest::Commit { reads, writes } => {
                 self.commit(number, reads, writes)?;
@@ -142,6 +142,7 @@ impl CallService {
                 }
                 reply(&mut |_| ());
             }
+            StoreRequest::Ping(bytes) => reply(&mut |to| to.extend_from_slice(bytes)),
             StoreRequest::Regions(known) => {
                 let lent = lender.lend(known)?;
                 reply(&mut |to| {
@@ -172,22 +173,15 @@ impl CallService {
     /// Does a request in a transaction if it has not been done before. Returns the reply, of now or of then.
     fn once(
         &self,
-        RequestNumber { request, acknowledged }: RequestNumber,
-        mut run: impl FnMut(&mut Transaction<'_>) -> Result<Vec<u8>, StoreError>,
-    ) -> Result<Vec<u8>, StoreError> {
-        if request == 0 {
+        number: u64,
+        mut run: impl FnMut(&mut Transaction<'_>) -> Result<u64, StoreError>,
+    ) -> Result<u64, StoreError> {
+        if number == 0 {
             return self.store.transaction(run);
         }
         let joined = self.session.as_ref().ok_or(StoreError::NoSession)?;
         let _turn = joined.turn()?;
-        self.store.transaction(|tx| {
-            if let Some(reply) = remembered(tx, joined, request)? {
-                return Ok(reply);
-            }
-            let reply = run(tx)?;
-            tx.remember(joined.id, request, acknowledged, &reply)?;
-            Ok(reply)
-        })
+        self.store.transaction(|tx| tx.once(joined.id, number, &mut run))
     }
 
     /// Looks a key up; its value is in `self.value` then.
@@ -279,21 +273,19 @@ impl CallService {
     /// Commits. Nothing that the client says of objects is believed: a lie ends as a conflict at most.
     fn commit(
         &mut self,
-        number: RequestNumber,
+        number: u64,
         reads: Vec<ReadRecord>,
-        writes: WriteSet,
+        mut writes: WriteSet,
     ) -> Result<(), StoreError> {
-        let once = match (number.request, &self.session) {
-            (0, _) => None,
-            (_, joined) => Some((joined.as_ref().ok_or(StoreError::NoSession)?, number)),
-        };
-        let _turn = once.map(|(joined, _)| joined.turn()).transpose()?;
+        let joined = (number > 0).then(|| self.session.as_ref().ok_or(StoreError::NoSession)).transpose()?;
+        let _turn = joined.map(JoinedSession::turn).transpose()?;
         let core = self.store.core();
-        // Once done, its reads have changed, and its objects are no longer reserved.
-        if let Some((joined, number)) = once {
-            if self.store.transaction(|tx| remembered(tx, joined, number.request))?.is_some() {
+        if let Some(joined) = joined {
+            // Once done, its reads have changed, and its objects are no longer reserved.
+            if core.reply(joined.id, number)?.is_some() {
                 return Ok(());
             }
+            writes.reply = Some(SessionReply { session: joined.id.0, request: number, reply: 0 });
         }
         for (address, write) in &writes.objects {
             self.check_object(&reads, *address, write)?;
@@ -304,7 +296,7 @@ impl CallService {
             .filter(|(_, write)| matches!(write, ObjectWrite::New(_)))
             .map(|(address, _)| *address)
             .collect();
-        commit(core, reads, writes, once)?;
+        commit(core, reads, writes)?;
         new.iter().for_each(|address| _ = self.reserved.remove(address));
         Ok(())
     }
@@ -348,34 +340,13 @@ impl Drop for CallService {
     }
 }
 
-/// Returns the reply to a request that has been done.
-fn remembered(
-    tx: &mut Transaction<'_>,
-    joined: &JoinedSession,
-    request: u64,
-) -> Result<Option<Vec<u8>>, StoreError> {
-    let reply = tx.reply(joined.id, request)?;
-    Ok(reply.filter(|_| !is_planted(PlantedFault::RepeatedRequest)))
-}
-
-/// Commits what a client has read and writes, and remembers it in the client's session. A client that has read
-/// nothing cannot run its transaction again with another result, so that is done here until it succeeds.
-fn commit(
-    core: &StoreCore,
-    reads: Vec<ReadRecord>,
-    writes: WriteSet,
-    once: Option<(&JoinedSession, RequestNumber)>,
-) -> Result<(), StoreError> {
+/// Commits what a client has read and writes. A client that has read nothing cannot run its transaction again with
+/// another result, so that is done here until it succeeds.
+fn commit(core: &StoreCore, reads: Vec<ReadRecord>, writes: WriteSet) -> Result<(), StoreError> {
     let is_blind = reads.is_empty();
     for attempt in 0.. {
         core.changed.wait_for_room();
-        let (mut reads, mut writes) = (reads.clone(), writes.clone());
-        if let Some((joined, RequestNumber { request, acknowledged })) = once {
-            let mut tx = Transaction::new(core);
-            tx.remember(joined.id, request, acknowledged, &[])?;
-            reads.extend_from_slice(tx.snapshot.reads());
-            writes.objects.append(&mut tx.writes.objects);
-        }
+        let writes = writes.clone();
         let committed = if attempt >= limits::ATTEMPTS_BESIDE_OTHERS {
             core.commit(&mut core.gate.alone().lane, &reads, writes)
         } else {

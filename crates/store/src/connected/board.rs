@@ -3,7 +3,6 @@
 //! Writes outlive a link: they have numbers in the client's session, and those without an answer are sent again over
 //! the next link, once the server has said that it goes on with the session.
 
-use std::collections::BTreeMap;
 use std::task::Waker;
 use std::time::Instant;
 
@@ -12,7 +11,8 @@ use caravan_fabric::{Error as FabricError, Link};
 
 use super::lookup::{KeyLookup, LookupStep, PlannedRead};
 use super::one_sided::{OneSidedReads, RunningRead};
-use crate::calls::{CallRecord, DONE, FoundKey, RequestKind, RequestNumber, append_record, decode_error};
+use super::unanswered::UnansweredWrites;
+use crate::calls::{CallRecord, DONE, FoundKey, NUMBER_BYTES, RequestKind, append_record, decode_error};
 use crate::commit::UnitKind;
 use crate::error::StoreError;
 use crate::limits;
@@ -51,14 +51,6 @@ struct OneSidedWork {
     running: Option<RunningRead>,
 }
 
-/// A write that has no answer.
-#[derive(Debug)]
-struct KeptWrite {
-    call: u32,
-    kind: RequestKind,
-    body: Vec<u8>,
-}
-
 /// The session of a client, and the writes that it would repeat.
 #[derive(Debug)]
 struct WriteSession {
@@ -68,10 +60,7 @@ struct WriteSession {
     is_joined: bool,
     /// The call that asks for that.
     call: Option<u32>,
-    next_request: u64,
-    unanswered: BTreeMap<u64, KeptWrite>,
-    /// Of all bodies in `unanswered`.
-    bytes: usize,
+    unanswered: UnansweredWrites,
 }
 
 /// The calls under way.
@@ -117,9 +106,7 @@ impl CallBoard {
                 number: 0,
                 is_joined: false,
                 call: None,
-                next_request: 1,
-                unanswered: BTreeMap::new(),
-                bytes: 0,
+                unanswered: UnansweredWrites::new(),
             },
         }
     }
@@ -163,32 +150,20 @@ impl CallBoard {
 
     /// Tells whether a further write may start, as far as the session goes.
     pub(crate) fn may_write(&self) -> bool {
-        let WriteSession { is_joined, next_request, unanswered, bytes, .. } = &self.session;
-        let first = unanswered.first_key_value().map_or(*next_request, |(request, _)| *request);
-        *is_joined
-            && next_request - first < limits::WRITES_UNANSWERED_MAX as u64
-            && *bytes < limits::WRITES_UNANSWERED_BYTES
+        self.session.is_joined && self.session.unanswered.has_room()
     }
 
     /// Starts a write, and returns its number, if [`may_write`](Self::may_write). It is repeated until it has an
     /// answer, or [`fail_writes`](Self::fail_writes) is called.
-    pub(crate) fn start_write(&mut self, kind: RequestKind, body: &[u8]) -> u32 {
+    pub(crate) fn start_write(&mut self, kind: RequestKind, body: impl FnOnce(&mut Vec<u8>)) -> u32 {
         if self.session.number == 0 {
             return self.start(kind, |to| {
-                RequestNumber::NONE.append(to);
-                to.extend_from_slice(body);
+                to.extend_from_slice(&[0; NUMBER_BYTES]);
+                body(to);
             });
         }
-        let request = self.session.next_request;
-        self.session.next_request += 1;
-        let first = self.session.unanswered.first_key_value().map_or(request, |(first, _)| *first);
-        let mut kept = Vec::with_capacity(RequestNumber::BYTES + body.len());
-        RequestNumber { request, acknowledged: first - 1 }.append(&mut kept);
-        kept.extend_from_slice(body);
-        let call = self.enter(request, None);
-        append_record(&mut self.output, call, kind as u16, |to| to.extend_from_slice(&kept));
-        self.session.bytes += kept.len();
-        self.session.unanswered.insert(request, KeptWrite { call, kind, body: kept });
+        let call = self.enter(self.session.unanswered.next(), None);
+        self.output.extend_from_slice(self.session.unanswered.add(call, kind, body));
         call
     }
 
@@ -214,9 +189,8 @@ impl CallBoard {
 
     /// Ends all writes without an answer: they are not repeated any more.
     pub(crate) fn fail_writes(&mut self, error: impl Fn() -> StoreError) {
-        self.session.bytes = 0;
-        for kept in std::mem::take(&mut self.session.unanswered).into_values() {
-            self.end_call(kept.call, || CallOutcome::Failed(error()));
+        for call in self.session.unanswered.forget() {
+            self.end_call(call, || CallOutcome::Failed(error()));
         }
     }
 
@@ -235,10 +209,8 @@ impl CallBoard {
         match number.filter(|_| record.kind == DONE) {
             Some(number) => {
                 (self.session.number, self.session.is_joined) = (number, true);
-                for kept in self.session.unanswered.values() {
-                    let append = |to: &mut Vec<u8>| to.extend_from_slice(&kept.body);
-                    append_record(&mut self.output, kept.call, kept.kind as u16, append);
-                }
+                let unanswered = self.session.unanswered.iter();
+                unanswered.for_each(|(_, record)| self.output.extend_from_slice(record));
             }
             // It was closed while this client was away, so what came of the writes is unknown.
             None if self.session.number != 0 => {
@@ -417,8 +389,8 @@ impl CallBoard {
         let Some(CallState::UnderWay { request, one_sided, .. }) = self.calls.get_mut(call as usize) else {
             return Err(StoreError::Protocol("it answers a call that was not made"));
         };
-        if let Some(kept) = self.session.unanswered.remove(request) {
-            self.session.bytes -= kept.body.len();
+        if *request > 0 {
+            self.session.unanswered.answered(*request);
         }
         if self.session.call == Some(call) {
             self.session_answered(record);

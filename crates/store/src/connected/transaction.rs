@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::{ConnectedStore, body, found};
 use crate::calls::{
-    FoundObject, RequestKind, RequestNumber, append_address, append_alloc, append_commit, append_reads,
+    FoundObject, NUMBER_BYTES, RequestKind, append_address, append_alloc, append_commit, append_reads,
 };
 use crate::commit::{ObjectWrite, ReadRecord, UnitKind, WriteSet};
 use crate::entry::{EntryHead, KeyVersion, ObjectAddress, StoreEntry};
@@ -255,7 +255,7 @@ impl<'s> ConnectedTransaction<'s> {
         }
         let mut request = Vec::new();
         append_commit(&mut request, self.snapshot.reads(), &self.writes);
-        if RequestNumber::BYTES + request.len() > limits::CALL_BYTES_MAX {
+        if NUMBER_BYTES + request.len() > limits::CALL_BYTES_MAX {
             return Err(StoreError::TransactionTooLarge);
         }
         let append = |to: &mut Vec<u8>| to.extend_from_slice(&request);

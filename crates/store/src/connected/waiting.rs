@@ -105,7 +105,11 @@ impl SharedCalls {
 
     /// Starts a write once there is room for it, as [`start`](Self::start) does a call. It is repeated over later
     /// connections until it has an answer.
-    pub(crate) fn start_write(&self, kind: RequestKind, body: &[u8]) -> Result<u32, StoreError> {
+    pub(crate) fn start_write(
+        &self,
+        kind: RequestKind,
+        body: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<u32, StoreError> {
         let may_start = |board: &CallBoard| board.has_room() && board.may_write();
         loop {
             let mut state = self.lock();

@@ -10,20 +10,13 @@ fn open(memory: &OwnedFd) -> Store {
 }
 
 /// Serves a request to count up.
-fn count_up(
-    store: &Store,
-    session: SessionId,
-    request: u64,
-    acknowledged: u64,
-) -> Result<Vec<u8>, StoreError> {
+fn count_up(store: &Store, session: SessionId, request: u64) -> Result<u64, StoreError> {
     store.transaction(|tx| {
-        if let Some(reply) = tx.reply(session, request)? {
-            return Ok(reply);
-        }
-        let count = tx.get(b"count")?.map_or(0, |count| count[0]) + 1;
-        tx.put(b"count", &[count])?;
-        tx.remember(session, request, acknowledged, &[count])?;
-        Ok(vec![count])
+        tx.once(session, request, |tx| {
+            let count = tx.get(b"count")?.map_or(0, |count| count[0]).wrapping_add(1);
+            tx.put(b"count", &[count])?;
+            Ok(count.into())
+        })
     })
 }
 
@@ -34,13 +27,13 @@ fn a_request_is_done_once_although_its_owner_ends() {
         let memory = Store::new_memory("sessions").unwrap();
         let store = open(&memory);
         let session = store.open_session().unwrap();
-        assert_eq!(count_up(&store, session, 1, 0).unwrap(), [1]);
-        let is_cut = cut_after(cut, || drop(count_up(&store, session, 2, 1).unwrap()));
+        assert_eq!(count_up(&store, session, 1).unwrap(), 1);
+        let is_cut = cut_after(cut, || drop(count_up(&store, session, 2).unwrap()));
         drop(store);
         let store = open(&memory);
         assert_eq!(store.sessions().unwrap(), [session]);
-        assert_eq!(count_up(&store, session, 2, 1).unwrap(), [2], "cut after {cut} stores");
-        assert_eq!(count_up(&store, session, 2, 1).unwrap(), [2]);
+        assert_eq!(count_up(&store, session, 2).unwrap(), 2, "cut after {cut} stores");
+        assert_eq!(count_up(&store, session, 2).unwrap(), 2);
         assert_eq!(store.get(b"count").unwrap().unwrap(), [2]);
         store.audit().unwrap();
         if !is_cut {
@@ -53,46 +46,70 @@ fn a_request_is_done_once_although_its_owner_ends() {
 }
 
 #[test]
-fn what_is_acknowledged_is_never_done_again() {
+fn a_request_whose_reply_is_forgotten_is_never_done_again() {
     let store = open(&Store::new_memory("sessions").unwrap());
     let session = store.open_session().unwrap();
-    for request in 1..=5 {
-        count_up(&store, session, request, 0).unwrap();
+    let kept = limits::SESSION_REPLIES as u64;
+    for request in 1..=kept {
+        count_up(&store, session, request).unwrap();
     }
-    count_up(&store, session, 6, 3).unwrap();
-    assert_eq!(count_up(&store, session, 4, 3).unwrap(), [4]);
-    for request in 0..=3 {
-        let refused = count_up(&store, session, request, 0);
-        assert!(matches!(refused, Err(StoreError::RequestForgotten { acknowledged: 3, .. })), "{refused:?}");
+    let count = store.get(b"count").unwrap();
+    for request in 1..=kept {
+        assert_eq!(count_up(&store, session, request).unwrap(), request % 256);
     }
-    assert!(matches!(count_up(&store, session, 7, 9), Err(StoreError::RequestForgotten { .. })));
-    assert_eq!(store.get(b"count").unwrap().unwrap(), [6]);
-    // Its object is nobody else's to write.
-    let number = SessionId::from_u64(session.to_u64());
-    assert_eq!(number, session);
-    store.close_session(session).unwrap();
-    assert!(matches!(store.close_session(session), Err(StoreError::NoSession)));
-    assert!(matches!(count_up(&store, session, 8, 0), Err(StoreError::NoSession)));
-    assert!(matches!(count_up(&store, SessionId::from_u64(7), 8, 0), Err(StoreError::NoSession)));
-    assert_eq!(store.sessions().unwrap(), []);
+    // Each of these takes the place of an earlier one; they come in any order.
+    for request in [kept + 3, kept + 1, 3 * kept + 2] {
+        count_up(&store, session, request).unwrap();
+    }
+    for request in [0, 1, 2, 3, kept + 2, 2 * kept + 2] {
+        let refused = count_up(&store, session, request);
+        let is_forgotten =
+            matches!(refused, Err(StoreError::RequestForgotten { request: of }) if of == request);
+        assert!(is_forgotten, "{refused:?}");
+    }
+    assert_eq!(store.get(b"count").unwrap().unwrap()[0], count.unwrap()[0] + 3);
+    assert_eq!(store.scrub(100, |address| panic!("{address} is damaged")).unwrap(), 1);
     store.audit().unwrap();
 }
 
 #[test]
-fn what_a_session_keeps_has_limits() {
+fn a_transaction_does_one_request() {
+    let store = open(&Store::new_memory("sessions").unwrap());
+    let session = store.open_session().unwrap();
+    let two = store.transaction(|tx| {
+        tx.put(b"k", b"v")?;
+        tx.once(session, 1, |_| Ok::<_, StoreError>(1))?;
+        tx.once(session, 2, |_| Ok::<_, StoreError>(2))
+    });
+    assert!(matches!(two, Err(StoreError::SecondRequest)), "{two:?}");
+    assert_eq!(store.get(b"k").unwrap(), None);
+    assert_eq!(count_up(&store, session, 1).unwrap(), 1);
+}
+
+#[test]
+fn a_session_is_nobody_elses_to_use() {
+    let store = open(&Store::new_memory("sessions").unwrap());
+    let session = store.open_session().unwrap();
+    assert_eq!(SessionId::from_u64(session.to_u64()), session);
+    count_up(&store, session, 1).unwrap();
+    store.close_session(session).unwrap();
+    let object = store.alloc(4096, None).unwrap();
+    let (place, incarnation) = object.to_parts();
+    let other = SessionId::from_u64(u64::from(incarnation) << 40 | place);
+    for closed in [session, SessionId::from_u64(7), other] {
+        assert!(matches!(store.close_session(closed), Err(StoreError::NoSession)));
+        assert!(matches!(count_up(&store, closed, 8), Err(StoreError::NoSession)));
+    }
+    assert_eq!(store.sessions().unwrap(), []);
+    assert_eq!(store.read(object).unwrap(), [0; 4096]);
+    store.audit().unwrap();
+}
+
+#[test]
+fn the_number_of_sessions_has_a_limit() {
     let memory = Store::new_memory("sessions").unwrap();
     let store = Store::open(memory, StoreOptions::new(256 << 20)).unwrap();
     let session = store.open_session().unwrap();
-    let remember =
-        |request, bytes: usize| store.transaction(|tx| tx.remember(session, request, 0, &vec![1; bytes]));
-    let long = remember(1, limits::REPLY_BYTES_MAX + 1);
-    assert!(matches!(long, Err(StoreError::ReplyTooLong { .. })), "{long:?}");
-    remember(1, limits::REPLY_BYTES_MAX).unwrap();
-    let second = remember(2, limits::REPLY_BYTES_MAX);
-    assert!(matches!(second, Err(StoreError::TooManyReplies)), "{second:?}");
-    store.transaction(|tx| tx.remember(session, 2, 1, &[1; limits::REPLY_BYTES_MAX])).unwrap();
-    let last = (3..).find(|request| remember(*request, 0).is_err()).unwrap();
-    assert_eq!(last, 2 + limits::SESSION_REPLIES_MAX as u64);
     for _ in 1..limits::SESSIONS_MAX {
         store.open_session().unwrap();
     }
