@@ -12,10 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use caravan_segment::{Pages, Segment, SharedSlice};
-use caravan_store::faults::PlantedFault;
 use caravan_store::{ObjectAddress, Reader, Store, StoreError, StoreOptions};
 
-use crate::children::{self, CAUGHT};
+use crate::children::{self, CAUGHT, SetOnDrop};
 
 const THREADS: u64 = 2;
 const KEYS: u64 = 64;
@@ -313,19 +312,20 @@ fn read(memory: &OwnedFd, is_done: &AtomicBool) -> u64 {
 }
 
 /// Kills owners of one memory; returns the status of the first one that found something wrong.
-fn kill(kills: u64, seed: u64, fault: Option<PlantedFault>) -> Option<i32> {
+fn kill(kills: u64, seed: u64) -> Option<i32> {
     let memory = Store::new_memory("kills").unwrap();
     let notes_segment = Arc::new(Segment::create("notes", NOTES_BYTES, Pages::Small).unwrap());
     notes_segment.grow(NOTES_BYTES).unwrap();
     let notes = Notes::of(&notes_segment);
     let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let done = SetOnDrop(&is_done);
         let mut reader = None;
         let mut status = None;
         for kill in 0..kills {
             notes.is_ready().store(0, Ordering::Release);
             let output = notes_segment.as_fd().try_clone_to_owned().unwrap();
-            let mut owner = children::start_with_output("kills", fault, memory.try_clone().unwrap(), output);
+            let mut owner = children::start_with_output("kills", None, memory.try_clone().unwrap(), output);
             let begin = Instant::now();
             while notes.is_ready().load(Ordering::Acquire) == 0 && !owner.has_ended() {
                 assert!(begin.elapsed() < Duration::from_secs(60), "an owner does not get ready");
@@ -335,17 +335,13 @@ fn kill(kills: u64, seed: u64, fault: Option<PlantedFault>) -> Option<i32> {
                 status = Some(owner.status());
                 break;
             }
-            if fault.is_none() {
-                reader.get_or_insert_with(|| scope.spawn(|| read(&memory, &is_done)));
-            }
+            reader.get_or_insert_with(|| scope.spawn(|| read(&memory, &is_done)));
             std::thread::sleep(Duration::from_micros(mixed(seed + kill) % 4000));
             drop(owner);
         }
-        if fault.is_none() {
-            // The reader may wait for the last one's locks.
-            Store::open(memory.try_clone().unwrap(), StoreOptions::new(64 << 20)).unwrap().audit().unwrap();
-        }
-        is_done.store(true, Ordering::Relaxed);
+        // The reader may wait for the last one's locks.
+        Store::open(memory.try_clone().unwrap(), StoreOptions::new(64 << 20)).unwrap().audit().unwrap();
+        drop(done);
         if let Some(reader) = reader {
             assert!(reader.join().unwrap() > 0);
         }
@@ -362,7 +358,7 @@ fn nothing_acknowledged_is_lost_when_owners_are_killed() {
     while left > 0 {
         let seed = begin.elapsed().as_nanos() as u64;
         let count = left.min(KILLS_OF_A_MEMORY);
-        let status = kill(count, seed, None);
+        let status = kill(count, seed);
         assert_eq!(status, None, "an owner found something wrong, with the delays of seed {seed}");
         left -= count;
     }
