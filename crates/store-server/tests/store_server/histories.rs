@@ -12,6 +12,7 @@ mod anomalies;
 mod children;
 mod clients;
 mod cycles;
+mod graph;
 mod history;
 mod rig;
 mod soak;

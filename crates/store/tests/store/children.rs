@@ -3,6 +3,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use caravan_store::faults::{PlantedFault, plant};
 
@@ -46,6 +47,15 @@ const ROLES: &[(&str, Role)] = &[
     ("kills", kills::work),
     ("saves", save::save_under_writes),
 ];
+
+/// Sets a flag when dropped, so that no thread waits for one that has panicked.
+pub struct SetOnDrop<'a>(pub &'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
 
 /// A started process, killed when it is dropped.
 pub struct Running(Child);

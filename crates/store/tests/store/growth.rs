@@ -5,17 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use caravan_store::{Reader, ScanCursor, Store, StoreOptions};
 
+use crate::children::SetOnDrop;
+
 fn key(number: usize) -> Vec<u8> {
     format!("key {number}").into_bytes()
-}
-
-/// Sets a flag when dropped, so that no thread waits for one that has panicked.
-struct SetOnDrop<'a>(&'a AtomicBool);
-
-impl Drop for SetOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Release);
-    }
 }
 
 #[test]

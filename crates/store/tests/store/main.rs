@@ -2,6 +2,7 @@
 
 mod basics;
 mod children;
+mod cut_cases;
 mod cuts;
 mod fixed;
 mod growth;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use caravan_store::faults::PlantedFault;
 use caravan_store::{Reader, Store, StoreError, StoreOptions};
 
-use crate::children::{CAUGHT, status_of};
+use crate::children::{CAUGHT, SetOnDrop, status_of};
 
 const THREADS: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -56,6 +56,7 @@ pub fn move_and_sum(_: OwnedFd, is_faulty: bool) -> Result<(), String> {
     rounds(is_faulty, || {
         is_done.store(false, Ordering::Relaxed);
         std::thread::scope(|scope| {
+            let done = SetOnDrop(&is_done);
             let movers: Vec<_> = (0..2)
                 .map(|thread| {
                     let (store, account) = (&store, &account);
@@ -88,7 +89,7 @@ pub fn move_and_sum(_: OwnedFd, is_faulty: bool) -> Result<(), String> {
                 }
             });
             movers.into_iter().for_each(|mover| mover.join().unwrap());
-            is_done.store(true, Ordering::Relaxed);
+            drop(done);
         });
         match wrong.load(Ordering::Relaxed) {
             0 => store.audit().map_err(|error| error.to_string()),

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use caravan_store::faults::{PlantedFault, plant};
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
@@ -11,6 +12,8 @@ use super::clients::{self, ClientOrder};
 use super::rig::{self, ServerOrder};
 
 const ORDER: &str = "CARAVAN_HISTORY_ORDER";
+/// How long a process may take to begin or to end.
+pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// What a process is to do, and the fault of the store's that is planted in it.
 #[derive(Debug, Serialize, Deserialize)]
@@ -52,7 +55,14 @@ impl Running {
 
     /// Waits for its end, and returns whether it was content; not so if it was killed.
     pub fn is_content(&mut self) -> bool {
-        self.0.wait().expect("waited").success()
+        let begin = Instant::now();
+        loop {
+            match self.0.try_wait().expect("waited") {
+                Some(status) => return status.success(),
+                None => assert!(begin.elapsed() < LIMIT, "a process does not end"),
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Kills it, and waits for its end.

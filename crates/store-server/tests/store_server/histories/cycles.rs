@@ -7,14 +7,12 @@
 //! that GETSET returns, the number that INCR returns, and the value that a transaction reads before it writes the
 //! key. Keys are never deleted. Nothing here knows the store's own versions.
 //!
-//! The edges are exact. **ww**: wrote the version before; **wr**: wrote the version that was read; **rw**: read the
-//! version before the one that was written; **time**: had ended before the other began. There is an order if and only if there
-//! is no cycle. Edges of time go through one node for each end, so that their number is linear, too, as in Elle (Kingsbury
-//! and Alvaro, VLDB 2020).
+//! The edges between transactions (`graph.rs`) are exact, so there is an order if and only if there is no cycle.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::fmt::Write as _;
 
+use super::graph::{Edge, Graph};
 use super::history::{ClientAct, Outcome, Step, StepKind};
 
 /// Why a history has no order.
@@ -46,26 +44,6 @@ pub enum Rule {
     Cycle,
 }
 
-/// How one transaction precedes another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Edge {
-    WriteWrite,
-    WriteRead,
-    ReadWrite,
-    Time,
-}
-
-impl Edge {
-    fn name(self) -> &'static str {
-        match self {
-            Self::WriteWrite => "ww",
-            Self::WriteRead => "wr",
-            Self::ReadWrite => "rw",
-            Self::Time => "time",
-        }
-    }
-}
-
 /// A version of a key: the number of the key, and the token.
 type Version<'h> = (usize, &'h str);
 
@@ -88,7 +66,7 @@ struct Judge<'h> {
     is_seen: Vec<bool>,
     /// INCRs whose clients got no reply: how many of each key.
     unknown_increments: HashMap<usize, usize>,
-    edges: Vec<Vec<(usize, Edge)>>,
+    graph: Graph,
 }
 
 /// Judges a history.
@@ -103,7 +81,7 @@ pub fn judge(acts: &[ClientAct]) -> Result<(), Violation> {
         reads: vec![Vec::new(); acts.len()],
         is_seen: acts.iter().map(|act| act.outcome == Outcome::Done).collect(),
         unknown_increments: HashMap::new(),
-        edges: Vec::new(),
+        graph: Graph::new(acts.len()),
     };
     judge.find_writers()?;
     judge.find_seen()?;
@@ -370,23 +348,14 @@ impl<'h> Judge<'h> {
         Ok(())
     }
 
-    fn edge(&mut self, from: Option<usize>, to: Option<usize>, edge: Edge) {
-        if let (Some(from), Some(to)) = (from, to) {
-            if from != to {
-                self.edges[from].push((to, edge));
-            }
-        }
-    }
-
     fn writer(&self, version: Version<'h>) -> Option<usize> {
         self.writers.get(&version).map(|(writer, _)| *writer)
     }
 
     fn connect(&mut self) -> Result<(), Violation> {
-        self.edges = vec![Vec::new(); self.acts.len()];
         let follows: Vec<_> = self.next.iter().map(|(first, second)| (*first, *second)).collect();
         for (first, second) in follows {
-            self.edge(self.writer(first), self.writer(second), Edge::WriteWrite);
+            self.graph.add(self.writer(first), self.writer(second), Edge::WriteWrite);
         }
         for reader in 0..self.acts.len() {
             for version in self.reads[reader].clone() {
@@ -400,114 +369,26 @@ impl<'h> Judge<'h> {
                         "a write was read that its own transaction replaced",
                     );
                 }
-                self.edge(self.writer(version), Some(reader), Edge::WriteRead);
+                self.graph.add(self.writer(version), Some(reader), Edge::WriteRead);
                 let next = self.next.get(&version).and_then(|next| self.writer(*next));
-                self.edge(Some(reader), next, Edge::ReadWrite);
+                self.graph.add(Some(reader), next, Edge::ReadWrite);
             }
         }
         Ok(())
     }
 
-    /// Adds a node for each end of a transaction, in the order of time, and edges to what began afterwards.
+    /// Adds the edges of time between all transactions that have happened.
     fn connect_times(&mut self) {
-        let happened = |index: &usize| self.is_seen[*index];
-        let mut ends: Vec<(u64, usize)> = (0..self.acts.len())
-            .filter(happened)
-            .filter_map(|index| self.acts[index].end_ns.map(|end| (end, index)))
-            .collect();
-        ends.sort_unstable();
-        let mut begins: Vec<(u64, usize)> =
-            (0..self.acts.len()).filter(happened).map(|index| (self.acts[index].begin_ns, index)).collect();
-        begins.sort_unstable();
-        let base = self.edges.len();
-        self.edges.resize(base + ends.len(), Vec::new());
-        let mut begins = begins.into_iter().peekable();
-        for (place, (end, index)) in ends.iter().enumerate() {
-            while let Some((_, begun)) = begins.next_if(|(begin, _)| begin <= end) {
-                if place > 0 {
-                    self.edges[base + place - 1].push((begun, Edge::Time));
-                }
-            }
-            self.edges[*index].push((base + place, Edge::Time));
-            if place > 0 {
-                self.edges[base + place - 1].push((base + place, Edge::Time));
-            }
-        }
-        for (_, begun) in begins {
-            if let Some(last) = ends.len().checked_sub(1) {
-                self.edges[base + last].push((begun, Edge::Time));
-            }
-        }
+        let happened = (0..self.acts.len()).filter(|index| self.is_seen[*index]);
+        let spans = happened.map(|index| (index, self.acts[index].begin_ns, self.acts[index].end_ns));
+        self.graph.add_times(spans.collect());
     }
 
-    /// Takes away what nothing precedes, again and again. What remains is on a cycle, or after one.
     fn find_cycle(&self) -> Option<Violation> {
-        let mut preceding = vec![0_u32; self.edges.len()];
-        self.edges.iter().flatten().for_each(|(to, _)| preceding[*to] += 1);
-        let mut free: Vec<usize> = (0..preceding.len()).filter(|node| preceding[*node] == 0).collect();
-        while let Some(node) = free.pop() {
-            for (to, _) in &self.edges[node] {
-                preceding[*to] -= 1;
-                if preceding[*to] == 0 {
-                    free.push(*to);
-                }
-            }
-        }
-        let mut sources = vec![usize::MAX; self.edges.len()];
-        for (node, edges) in self.edges.iter().enumerate().filter(|(node, _)| preceding[*node] > 0) {
-            edges.iter().for_each(|(to, _)| sources[*to] = node);
-        }
-        // Backwards from any of them, one comes to a cycle.
-        let mut node = (0..preceding.len()).find(|node| preceding[*node] > 0)?;
-        let mut is_visited = vec![false; self.edges.len()];
-        while !is_visited[node] {
-            is_visited[node] = true;
-            node = sources[node];
-        }
-        // Of all cycles through a transaction of it, the shortest is the clearest.
-        while node >= self.acts.len() {
-            node = sources[node];
-        }
-        Some(self.shortest_cycle(node, &preceding))
-    }
-
-    fn shortest_cycle(&self, start: usize, preceding: &[u32]) -> Violation {
-        let mut from: HashMap<usize, (usize, Edge)> = HashMap::new();
-        let mut waiting = VecDeque::from([start]);
-        'search: while let Some(node) = waiting.pop_front() {
-            for (to, edge) in self.edges[node].iter().filter(|(to, _)| preceding[*to] > 0) {
-                if !from.contains_key(to) {
-                    from.insert(*to, (node, *edge));
-                    waiting.push_back(*to);
-                }
-                if *to == start {
-                    break 'search;
-                }
-            }
-        }
-        let mut lines = Vec::new();
-        let mut names = Vec::new();
-        let mut node = start;
-        loop {
-            let (before, edge) = from[&node];
-            // Nodes of time lie between two transactions.
-            if before < self.acts.len() {
-                names.push(edge.name());
-                lines.push(format!("    {}", self.told(before)));
-            }
-            node = before;
-            if node == start {
-                break;
-            }
-        }
-        lines.reverse();
-        names.reverse();
-        let text = format!(
-            "each precedes the next one, and the last the first ({})\n{}",
-            names.join(", "),
-            lines.join("\n")
-        );
-        Violation { rule: Rule::Cycle, text }
+        let (cycle, edges): (Vec<_>, Vec<_>) = self.graph.shortest_cycle()?.into_iter().unzip();
+        let why = "each precedes the next one, and the last the first";
+        let names: Vec<_> = edges.into_iter().map(Edge::name).collect();
+        self.violation::<()>(Rule::Cycle, &cycle, &format!("{why} ({})", names.join(", "))).err()
     }
 }
 

@@ -129,6 +129,7 @@ impl ServerProcess {
         let order = ServerOrder { socket: folder.join("socket") };
         let planted = storm.in_server.map(|fault| format!("{fault:?}"));
         let (theirs, mut leash) = UnixStream::pair().expect("a pair");
+        leash.set_read_timeout(Some(children::LIMIT)).expect("set");
         let memory = memory.try_clone().expect("a descriptor");
         let order = Order { role: Role::Server(order), planted };
         let process = children::start(&order, memory, Stdio::from(OwnedFd::from(theirs)));
