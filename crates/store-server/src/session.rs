@@ -191,6 +191,8 @@ impl Session {
                 self.forget_watched();
                 self.fail(&abort(&error));
             }
+            // Lines of HTTP: a web page can make a browser send them to a port of its own host. Redis ends such a dialogue, too.
+            Err(_) if words.is(0, "post") || words.is(0, "host:") => self.close(),
             Err(error) => {
                 if let Some(queue) = &mut self.queue {
                     queue.is_spoilt = true;
