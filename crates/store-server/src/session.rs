@@ -255,7 +255,7 @@ impl Session {
             ));
         }
         queue.commands.push((spec, kept));
-        self.entry.card.notes().queued = Some(queue.commands.len());
+        self.entry.card.notes().queued = Some((queue.commands.len(), queue.bytes));
         self.reply.simple("QUEUED");
     }
 
@@ -283,9 +283,7 @@ impl Session {
     }
 
     pub(crate) fn forget_watched(&mut self) -> WatchedKeys {
-        let mut notes = self.entry.card.notes();
-        (notes.queued, notes.watched) = (self.queue.as_ref().map(|queue| queue.commands.len()), 0);
-        drop(notes);
+        self.entry.card.notes().queued = self.queue.as_ref().map(|queue| (queue.commands.len(), queue.bytes));
         std::mem::take(&mut self.watched)
     }
 

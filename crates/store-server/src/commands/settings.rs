@@ -128,6 +128,12 @@ pub(crate) fn set(session: &mut Session, words: CommandWords<'_>) -> Result<(), 
                 CommandError::Quoted([text, words.word(at), b"'"].concat())
             })?;
             let refused = match change {
+                _ if (2..at)
+                    .step_by(2)
+                    .any(|before| words.word(before).eq_ignore_ascii_case(words.word(at))) =>
+                {
+                    Some("duplicate parameter")
+                }
                 Some(change) => change(&session.state, words.word(at + 1), is_done).err(),
                 None => Some("can't set immutable config"),
             };
