@@ -10,6 +10,7 @@ mod fabric;
 mod pipe;
 mod remote;
 mod selftest;
+mod signals;
 mod store;
 mod top;
 

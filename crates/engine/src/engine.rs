@@ -327,8 +327,6 @@ pub enum Restarts {
     BackOff,
     /// It is started again at once, without end.
     Always,
-    /// It is parked.
-    Never,
 }
 
 /// The options of an engine, which no later configuration changes.

@@ -48,6 +48,7 @@ impl Provider {
 
 /// What a connected endpoint promises; everything is `false` until the device says otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Capabilities {
     /// The peer's arena can be reached with loads and stores: [`Endpoint::peer_arena`].
     pub mapped: bool,
@@ -230,6 +231,7 @@ fn inside(what: &'static str, offset: u64, bytes: u64, arena: Range<u64>) -> Res
 
 /// Something that [`Endpoint::poll`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Event {
     /// An operation of this side finished: its source may be reused, a read's bytes are there, and
     /// a write's will be there even if this side ends now.
@@ -474,6 +476,7 @@ pub trait Endpoint: Send + std::fmt::Debug {
 
 /// What an endpoint has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct EndpointCounts {
     /// The number of times that work was handed to a device.
     pub doorbells: u64,

@@ -310,6 +310,7 @@ pub(crate) static COMMANDS: &[CommandSpec] = &[
 #[rustfmt::skip]
 static CLIENT: &[CommandSpec] = &[
     row!("client|getname", 2, "noscript loading stale", NONE, "connection", "2.6.9", "Returns the connection's name", Session(clients::getname)),
+    row!("client|help", 2, "loading stale", NONE, "connection", "5.0.0", "Prints this help", Session(table::help)),
     row!("client|id", 2, "noscript loading stale", NONE, "connection", "5.0.0", "Returns the connection's number", Session(clients::id)),
     row!("client|info", 2, "noscript loading stale", NONE, "connection", "6.2.0", "Describes the connection", Session(clients::info)),
     row!("client|list", -2, "admin noscript loading stale", NONE, "connection", "2.4.0", "Describes all connections", Session(clients::list)),
@@ -320,6 +321,7 @@ static CLIENT: &[CommandSpec] = &[
 static COMMAND: &[CommandSpec] = &[
     row!("command|count", 2, "loading stale", NONE, "server", "2.8.13", "Counts the commands", Session(table::count)),
     row!("command|docs", -2, "loading stale", NONE, "server", "7.0.0", "Documents commands", Session(table::docs)),
+    row!("command|help", 2, "loading stale", NONE, "server", "5.0.0", "Prints this help", Session(table::help)),
     row!("command|info", -2, "loading stale", NONE, "server", "2.8.13", "Describes commands", Session(table::info)),
     row!("command|list", -2, "loading stale", NONE, "server", "7.0.0", "Returns the names of the commands", Session(table::list)),
 ];
@@ -327,12 +329,14 @@ static COMMAND: &[CommandSpec] = &[
 #[rustfmt::skip]
 static CONFIG: &[CommandSpec] = &[
     row!("config|get", -3, "admin noscript loading stale", NONE, "server", "2.0.0", "Returns settings", Session(settings::get)),
+    row!("config|help", 2, "loading stale", NONE, "server", "5.0.0", "Prints this help", Session(table::help)),
     row!("config|resetstat", 2, "admin noscript loading stale", NONE, "server", "2.0.0", "Sets the counters of INFO back to zero", Session(settings::reset_counters)),
     row!("config|set", -4, "admin noscript loading stale", NONE, "server", "2.0.0", "Changes settings", Session(settings::set)),
 ];
 
 #[rustfmt::skip]
 static DEBUG: &[CommandSpec] = &[
+    row!("debug|help", 2, "loading stale", NONE, "server", "5.0.0", "Prints this help", Session(table::help)),
     row!("debug|sleep", 3, "admin noscript loading stale", NONE, "server", "1.0.0", "Waits, with this connection only", Session(clients::sleep)),
 ];
 

@@ -1,6 +1,7 @@
 //! A connection: a socket and its session. It reads, serves and writes until one of them has to wait.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -186,13 +187,18 @@ impl StoreConnection {
                     count(&state.counters.output_bytes, bytes as u64);
                 }
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Ok(false),
+                Err(Errno::AGAIN) => {
+                    let unsent_bytes = (output.len() - self.sent) as u64;
+                    self.session.entry.card.unsent_bytes.store(unsent_bytes, Ordering::Relaxed);
+                    return Ok(false);
+                }
                 Err(error) => return Err(error),
             }
         }
         self.sent = 0;
         output.clear();
         output.shrink_to(limits::OUTPUT_KEPT_BYTES);
+        self.session.entry.card.unsent_bytes.store(0, Ordering::Relaxed);
         let is_gone = self.socket.flush()?;
         if is_gone {
             self.moved = now;
@@ -265,6 +271,8 @@ mod tests {
         assert!(!connection.is_stalled(asked, limits::OUTPUT_STALLED_MAX));
         rustix::io::write(&client, b"GET k\r\nGET k\r\n").expect("sent");
         assert_eq!(connection.advance(&state, spare, asked, 0), ConnectionWait::Output);
+        let unsent_bytes = connection.session.entry.card.unsent_bytes.load(Ordering::Relaxed);
+        assert!((1..1_000_100).contains(&unsent_bytes), "{unsent_bytes}");
         let most = limits::OUTPUT_STALLED_MAX;
         assert!(!connection.is_stalled(asked + most - Duration::from_millis(1), most));
         assert!(connection.is_stalled(asked + most, most));

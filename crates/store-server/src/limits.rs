@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Bytes of one word of a request: the longest value, as in Redis.
 pub const BULK_BYTES_MAX: usize = caravan_store::limits::VALUE_BYTES_MAX;
-/// Words of one request, as in Redis.
+/// Words of one request, as in Redis before 7.0.
 pub const WORDS_MAX: usize = 1 << 20;
 /// Bytes of one request, all of which the server holds until it has done what it says: one of the longest values, with
 /// key and options.

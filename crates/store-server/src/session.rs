@@ -191,6 +191,8 @@ impl Session {
                 self.forget_watched();
                 self.fail(&abort(&error));
             }
+            // Lines of HTTP: a web page can make a browser send them to a port of its own host. Redis ends such a dialogue, too.
+            Err(_) if words.is(0, "post") || words.is(0, "host:") => self.close(),
             Err(error) => {
                 if let Some(queue) = &mut self.queue {
                     queue.is_spoilt = true;
@@ -253,7 +255,7 @@ impl Session {
             ));
         }
         queue.commands.push((spec, kept));
-        self.entry.card.notes().queued = Some(queue.commands.len());
+        self.entry.card.notes().queued = Some((queue.commands.len(), queue.bytes));
         self.reply.simple("QUEUED");
     }
 
@@ -281,9 +283,7 @@ impl Session {
     }
 
     pub(crate) fn forget_watched(&mut self) -> WatchedKeys {
-        let mut notes = self.entry.card.notes();
-        (notes.queued, notes.watched) = (self.queue.as_ref().map(|queue| queue.commands.len()), 0);
-        drop(notes);
+        self.entry.card.notes().queued = self.queue.as_ref().map(|queue| (queue.commands.len(), queue.bytes));
         std::mem::take(&mut self.watched)
     }
 

@@ -183,6 +183,7 @@ impl ServerState {
             address,
             entered_ms: now_ms,
             busy_ms: AtomicU64::new(now_ms),
+            unsent_bytes: AtomicU64::new(0),
             notes: Mutex::default(),
         });
         self.clients().insert(id, Arc::clone(&card));
@@ -206,6 +207,8 @@ pub(crate) struct ClientCard {
     pub(crate) address: String,
     pub(crate) entered_ms: u64,
     pub(crate) busy_ms: AtomicU64,
+    /// Bytes of replies that wait for the client.
+    pub(crate) unsent_bytes: AtomicU64,
     notes: Mutex<ClientNotes>,
 }
 
@@ -215,8 +218,8 @@ pub(crate) struct ClientNotes {
     pub(crate) name: Vec<u8>,
     pub(crate) command: &'static str,
     pub(crate) is_resp3: bool,
-    pub(crate) queued: Option<usize>,
-    pub(crate) watched: usize,
+    /// The commands since MULTI, and the bytes of memory that they take.
+    pub(crate) queued: Option<(usize, usize)>,
     /// Whether the connection has become a link.
     pub(crate) is_link: bool,
 }

@@ -22,7 +22,7 @@ use caravan_fabric::contract::Provider;
 
 use self::board::{CallBoard, CallOutcome};
 use self::waiting::SharedCalls;
-use crate::calls::{FoundKey, RequestKind, append_put, decode_counts, decode_scan};
+use crate::calls::{FoundKey, RequestKind, append_address, append_put, decode_counts, decode_scan};
 use crate::entry::{EntryHead, KeyVersion, ObjectAddress, ScanCursor, StoreCounts, StoreEntry};
 use crate::error::StoreError;
 use crate::image::check_key;
@@ -62,8 +62,9 @@ impl StoreTransport {
     }
 }
 
-/// A store that a server of this or another host has, with the methods of [`Store`]. Threads share it by
-/// reference; each takes the others' answers off the link while it waits for its own.
+/// A store that a server of this or another host has, with the methods of [`Store`] that read and write. What concerns
+/// the store as a whole (its clock, expiry, `clear`, `save`, `scrub`) is the server's. Threads share it by
+/// reference; each takes the others' answers off the link while it waits for its own. A child of fork(2) connects anew.
 ///
 /// If the connection breaks, what has no answer is repeated over a new one, for [`limits::RECONNECT_WAIT`]. A write is
 /// done once all the same, because the store keeps the replies to a client's writes until the client has them. If no
@@ -194,6 +195,18 @@ impl ConnectedStore {
             |to| append_put(to, key, value, expires_at_ms),
             |outcome| body(outcome).map(drop),
         )
+    }
+
+    /// Starts a [`read`](Self::read). Where memory is mapped, it is done at once.
+    pub fn start_read(&self, address: ObjectAddress) -> Pending<Vec<u8>> {
+        match &self.mapped {
+            Some(reader) => Pending::ready(reader.read(address)),
+            None => self.call(
+                RequestKind::Read,
+                |to| append_address(to, address),
+                |outcome| Ok(transaction::object_of(outcome)?.bytes),
+            ),
+        }
     }
 
     /// Starts a [`delete`](Self::delete).

@@ -129,6 +129,9 @@ pub struct StoreCounts {
     pub commits: u64,
     /// Attempts that another transaction thwarted.
     pub conflicts: u64,
+    /// Keys that have an expiry, as the last walk of [`Store::remove_expired`](crate::Store::remove_expired) through all
+    /// keys counted them.
+    pub expiring: u64,
     /// Keys removed because they had expired.
     pub expired: u64,
     /// Keys removed for want of memory.

@@ -22,9 +22,9 @@ pub enum StoreError {
         /// The number of bytes in the value.
         bytes: usize,
     },
-    /// A value is too long for a client whose reads and writes travel to the server.
+    /// A value is too long to travel in a call of a client to the server, or in the reply.
     #[error(
-        "the value has {bytes} bytes; over a link it may have {limit} here: use the Redis protocol, or map the store to read"
+        "the value has {bytes} bytes, and {limit} fit in a call to the server: use the Redis protocol for it, or several keys"
     )]
     CallTooLong {
         /// The number of bytes in the value.

@@ -3,6 +3,7 @@ use crate::limits;
 
 /// What a store does when its memory is used up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Eviction {
     /// It refuses writes that need more memory ([`StoreError::Full`]).
     #[default]

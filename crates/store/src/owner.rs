@@ -46,7 +46,15 @@ pub(crate) type SweepHand = Mutex<(u32, u32)>;
 pub(crate) struct SweepHands {
     pub(crate) evict: SweepHand,
     pub(crate) expire: SweepHand,
+    pub(crate) round: Mutex<ExpiryRound>,
     pub(crate) scrub: SweepHand,
+}
+
+/// What the walk that removes expired keys has seen since it began at the first place.
+#[derive(Debug, Default)]
+pub(crate) struct ExpiryRound {
+    pub(crate) place: u64,
+    pub(crate) expiring: u64,
 }
 
 /// The counters of a store.
@@ -57,6 +65,8 @@ pub(crate) struct StoreTallies {
     pub(crate) misses: AtomicU64,
     pub(crate) commits: AtomicU64,
     pub(crate) conflicts: AtomicU64,
+    /// Keys with an expiry, as the last whole walk counted them.
+    pub(crate) expiring: AtomicU64,
     pub(crate) expired: AtomicU64,
     pub(crate) evicted: AtomicU64,
 }

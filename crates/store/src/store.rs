@@ -48,7 +48,8 @@ impl Drop for RunningBody {
     }
 }
 
-/// A store in the memory of this process. Threads share it by reference; no method needs `&mut`.
+/// A store in the memory of this process. Threads share it by reference; no method needs `&mut`. A child of fork(2) may
+/// not use its parent's store: both would own the memory. It opens a [`Reader`](crate::Reader), or connects to a server.
 ///
 /// ```
 /// use caravan_store::{Store, StoreOptions};
@@ -205,7 +206,19 @@ impl Store {
         check_key(key)?;
         let view = &self.core.view;
         let hash = view.hash(key);
-        Ok(KeyWatch(match view.settle(|| view.locate(hash, key))? {
+        let mut located = view.settle(|| view.locate(hash, key))?;
+        // A key that has expired is removed first, because its removal would look like a write later. Within a body it
+        // cannot be.
+        match &located {
+            LocatedKey::Present { address, head, .. } if head.is_expired(view.now_ms()) => {
+                if let Ok(_running) = RunningBody::of(self) {
+                    self.core.remove_version(key.to_vec(), address.place, head.version);
+                    located = view.settle(|| view.locate(hash, key))?;
+                }
+            }
+            _ => {}
+        }
+        Ok(KeyWatch(match located {
             LocatedKey::Present { head, .. } if !head.is_expired(view.now_ms()) => {
                 WatchedUnit::Live(head.entry().version)
             }

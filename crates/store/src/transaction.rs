@@ -473,6 +473,6 @@ impl Drop for Transaction<'_> {
 }
 
 /// Returns the head of a key that a transaction has put.
-fn own_head(image: &ObjectImage) -> EntryHead {
+pub(crate) fn own_head(image: &ObjectImage) -> EntryHead {
     EntryHead { version: KeyVersion::ABSENT, expires_at_ms: image.expires_at_ms() }
 }

@@ -101,7 +101,7 @@ impl StoreCore {
     }
 
     /// Deletes a key if its object is still this one.
-    fn remove_version(&self, key: Vec<u8>, place: u64, version: u64) -> bool {
+    pub(crate) fn remove_version(&self, key: Vec<u8>, place: u64, version: u64) -> bool {
         self.changed.wait_for_room();
         let mut lane = self.gate.beside_others();
         let read = ReadRecord { place, version, kind: UnitKind::Object };
@@ -115,9 +115,16 @@ impl StoreCore {
         let mut removed = 0;
         let now_ms = self.view.now_ms();
         let objects = self.blocks.used_places() as usize;
+        let mut round = self.hands.round.lock().unwrap_or_else(PoisonError::into_inner);
         for _ in 0..count_max.min(objects) {
             let Some((place, _)) = self.next_place(&self.hands.expire, None) else { break };
+            if place <= round.place {
+                self.tallies.expiring.store(round.expiring, Ordering::Relaxed);
+                round.expiring = 0;
+            }
+            round.place = place;
             let Some((key, head)) = self.key_at(place) else { continue };
+            round.expiring += u64::from(head.entry().expires_at_ms.is_some());
             if head.is_expired(now_ms) && self.remove_version(key, place, head.version) {
                 removed += 1;
             }
@@ -244,6 +251,7 @@ impl StoreCore {
             misses: load(&tallies.misses),
             commits: load(&tallies.commits),
             conflicts: load(&tallies.conflicts),
+            expiring: load(&tallies.expiring).min(load(&tallies.keys)),
             expired: load(&tallies.expired),
             evicted: load(&tallies.evicted),
             sessions: self.sessions.load(Ordering::Relaxed).max(0) as u64,

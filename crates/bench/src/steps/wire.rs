@@ -188,6 +188,7 @@ impl FabricWire {
                         *under_way -= 1;
                     }
                 }
+                _ => {}
             }
         }
         Ok(())
@@ -305,7 +306,6 @@ mod tests {
     use crate::pipe::PipeInput;
     use crate::steps::program::{CheckedOutput, StepTask, receive_messages, send_messages};
     use crate::steps::{Messages, StepProgram, StepSink, StepSource, steps};
-    use caravan_fabric::contract::Capabilities;
     use caravan_fabric::sim::World;
     use std::thread;
 
@@ -327,7 +327,8 @@ mod tests {
         let input = PipeInput::create(64 << 10).expect("made");
         for (seed, messages) in (0..).zip(programs()).chain((100..).zip(programs())) {
             // A sleeping side makes no progress, but devices make their own.
-            let capabilities = Capabilities { target_progress: true, ..World::capabilities(seed) };
+            let mut capabilities = World::capabilities(seed);
+            capabilities.target_progress = true;
             let (network, left, right) = World::pair(seed, ARENA_BYTES, capabilities).expect("a network");
             let program = StepProgram::Messages(messages);
             let task = StepTask { program, bytes: 96 << 10, file_bytes: input.bytes, is_check: true };

@@ -1,10 +1,8 @@
 //! `caravan engine run`: the supervisor of a file's apps.
 
 use std::io;
-use std::io::IsTerminal;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use caravan_bench::Error as Shared;
@@ -15,21 +13,20 @@ use caravan_segment::Pages;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::flag;
 
 use crate::args::EngineRun;
 use crate::engine::events::{EngineNews, EngineRunning, Hugepages, NewsTeller, RunningWorker};
 use crate::engine::top::Figures;
 use crate::engine::{ControlAnswer, ControlOrder, ControlSocket, lines, refused};
 use crate::error::Error;
+use crate::signals::{Asked, RunSignals};
 
 /// The longest sleep of the supervisor: it bounds the delay of restarts, and of signals that came just before.
 const GLANCE: Duration = Duration::from_millis(25);
 
 /// Runs the engine until it is stopped.
 pub fn run(args: &EngineRun) -> Result<(), Error> {
-    let signals = EngineSignals::watch()?;
+    let signals = RunSignals::watch()?;
     // A program that has its capabilities from its file (setcap) is hidden from its own user, and `top`, `trace` and
     // `reload` would not find it. A process with fewer capabilities is still kept out (ptrace(2)).
     let _ = set_dumpable_behavior(DumpableBehavior::Dumpable);
@@ -88,7 +85,7 @@ impl Supervisor<'_> {
     }
 
     /// Looks after the engine until it is to end.
-    fn supervise(&mut self, signals: &EngineSignals, until: Option<Instant>) -> Result<(), Error> {
+    fn supervise(&mut self, signals: &RunSignals, until: Option<Instant>) -> Result<(), Error> {
         loop {
             match signals.asked() {
                 Asked::Nothing => {}
@@ -182,61 +179,6 @@ fn reasons(path: &Path, error: EngineError) -> Vec<String> {
     match error {
         EngineError::Refused(sentences) => sentences.iter().map(told).collect(),
         other => vec![told(&other.to_string())],
-    }
-}
-
-/// What the signals ask for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
-    /// Nothing.
-    Nothing,
-    /// Read the file again.
-    Reload,
-    /// End, after Ctrl-C.
-    Interrupt,
-    /// End, after SIGTERM or because the terminal is gone.
-    End,
-}
-
-/// Flags that signals set. A second SIGINT or SIGTERM ends the process on the spot, and the kernel then ends its
-/// workers.
-#[derive(Debug)]
-pub struct EngineSignals {
-    end: Arc<AtomicUsize>,
-    reload: Arc<AtomicBool>,
-    has_terminal: bool,
-}
-
-impl EngineSignals {
-    /// Installs the signal handlers.
-    pub fn watch() -> Result<Self, Error> {
-        let end = Arc::new(AtomicUsize::new(0));
-        let again = Arc::new(AtomicBool::new(false));
-        let reload = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM] {
-            // The order matters: the second signal finds the flag set, the first does not.
-            flag::register_conditional_shutdown(signal, 130, Arc::clone(&again))
-                .and_then(|_| flag::register(signal, Arc::clone(&again)))
-                .and_then(|_| flag::register_usize(signal, Arc::clone(&end), signal as usize))
-                .map_err(Shared::Signals)?;
-        }
-        flag::register(SIGHUP, Arc::clone(&reload)).map_err(Shared::Signals)?;
-        Ok(Self { end, reload, has_terminal: std::io::stdin().is_terminal() })
-    }
-
-    /// Returns what was asked for since the last call; a request to end stays.
-    pub fn asked(&self) -> Asked {
-        // The handlers store with SeqCst; no other data depend on the flags.
-        let end = self.end.load(Ordering::Relaxed);
-        if end != 0 {
-            return if end == SIGINT as usize { Asked::Interrupt } else { Asked::End };
-        }
-        if !self.reload.swap(false, Ordering::Relaxed) {
-            return Asked::Nothing;
-        }
-        // The kernel also sends SIGHUP when the terminal of the command is gone; then standard input is no terminal
-        // any more.
-        if self.has_terminal && !std::io::stdin().is_terminal() { Asked::End } else { Asked::Reload }
     }
 }
 

@@ -196,6 +196,7 @@ impl<'a> Promises<'a> {
             match event {
                 Event::Done(completion) => self.done.push(completion),
                 Event::Immediate(immediate) => self.immediates.push(immediate),
+                _ => {}
             }
         }
         Ok(count)

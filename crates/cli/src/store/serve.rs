@@ -15,8 +15,8 @@ use serde_json::json;
 
 use crate::args::{StoreEviction, StoreServe};
 use crate::carry::stream::RecvOutput;
-use crate::engine::run::{Asked, EngineSignals};
 use crate::error::Error;
+use crate::signals::{Asked, RunSignals};
 use crate::store::detach::{self, DetachedOutput};
 use crate::store::{password, sentence, socket_path, tell};
 
@@ -28,7 +28,7 @@ pub fn run(args: &StoreServe) -> Result<(), Error> {
     if args.detach && !args.detached {
         return detach::start();
     }
-    let signals = EngineSignals::watch()?;
+    let signals = RunSignals::watch()?;
     let detached = args.detached.then(|| DetachedOutput::begin(args.log.as_deref())).transpose()?;
     let socket = args.socket.clone().map_or_else(|| socket_path(&args.name), Ok)?;
     let mut server = ServerOptions::new(&args.name, &socket);
@@ -66,7 +66,7 @@ pub fn run(args: &StoreServe) -> Result<(), Error> {
 
 fn keep(
     args: &StoreServe,
-    signals: &EngineSignals,
+    signals: &RunSignals,
     mut keeper: StoreKeeper,
     socket: &Path,
     detached: Option<&DetachedOutput>,

@@ -358,6 +358,7 @@ with r.pipeline() as pipe:
 with r.pipeline(transaction=False) as pipe:
     assert pipe.incr("n").incr("n").execute() == [1, 2]
 assert r.client_list()[0]["name"] == "py" and r.info()["maxmemory"] > 0
+assert r.client_info()["name"] == "py" and r.info()["db0"]["keys"] == r.dbsize() == 4
 assert r.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
 assert "get" in r.command() and r.flushall() and r.dbsize() == 0
 try:

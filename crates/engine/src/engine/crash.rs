@@ -107,7 +107,6 @@ impl Engine {
 
     /// Starts a crashed worker again, now or later, or parks it.
     fn decide(&mut self, name: &str) {
-        let restarts = self.options.restarts;
         let Some(entry) = self.workers.get_mut(name) else { return };
         let now = Instant::now();
         entry.crashes.push_back(now);
@@ -115,7 +114,7 @@ impl Engine {
             entry.crashes.pop_front();
         }
         let crashes = entry.crashes.len();
-        match restarts {
+        match self.options.restarts {
             Restarts::Always => {
                 entry.crashes.clear();
                 self.start_again(name);
@@ -124,16 +123,13 @@ impl Engine {
                 Duration::ZERO => self.start_again(name),
                 wait => entry.restart_at = Some(now + wait),
             },
-            _ => {
+            Restarts::BackOff => {
                 entry.parked = true;
                 let id = entry.id;
                 self.shared.worker(id, worker::STATE).store(WorkerState::Parked as u64, Ordering::Release);
                 // Other workers can use its packets until then.
                 self.return_packets(&[Owner::Worker(id)]);
-                let why = match restarts {
-                    Restarts::Never => "it crashed, and is not to be started again".to_owned(),
-                    _ => format!("it crashed {crashes} times within {} s", CRASH_WINDOW.as_secs()),
-                };
+                let why = format!("it crashed {crashes} times within {} s", CRASH_WINDOW.as_secs());
                 self.events.push_back(EngineEvent::Parked { worker: name.to_owned(), why });
             }
         }

@@ -30,7 +30,7 @@ fn immediates(seen: &[Event]) -> Vec<u32> {
     seen.iter()
         .filter_map(|event| match event {
             Event::Immediate(immediate) => Some(*immediate),
-            Event::Done(_) => None,
+            _ => None,
         })
         .collect()
 }

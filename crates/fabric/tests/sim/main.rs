@@ -65,7 +65,8 @@ fn streams_both_ways() {
 fn streams_through_mapped_memory_with_slow_bells() {
     for seed in seeds(300) {
         let mut random = Random::new(!seed);
-        let capabilities = Capabilities { mapped: true, ..World::capabilities(seed) };
+        let mut capabilities = World::capabilities(seed);
+        capabilities.mapped = true;
         let (world, left, right) = world(seed, capabilities);
         let links = [link(left, RING_BYTES_MIN), link(right, RING_BYTES_MIN)];
         alternate(&mut parties(seed, links, &mut random), Some(&world), &mut random);
@@ -163,7 +164,8 @@ fn survive(survivor: &mut Party, world: &World) -> Error {
 fn what_completes_early_is_delivered_once_the_peer_has_released_it() {
     for seed in seeds(100) {
         for completes_early in [false, true] {
-            let capabilities = Capabilities { completes_early, ..World::capabilities(seed) };
+            let mut capabilities = World::capabilities(seed);
+            capabilities.completes_early = completes_early;
             let (world, left, right) = world(seed, capabilities);
             let [mut sender, mut receiver] = [link(left, RING_BYTES_MIN), link(right, RING_BYTES_MIN)];
             assert_eq!(sender.append(b"the last word").unwrap(), 13);

@@ -334,6 +334,7 @@ impl ModelWorld {
                     }
                 }
             }
+            other => panic!("{other:?} is not what was started"),
         }
     }
 

@@ -70,20 +70,25 @@ pub(crate) fn list(session: &mut Session, words: CommandWords<'_>) -> Result<(),
     Ok(())
 }
 
+/// Writes what Redis 7.0 tells of a client. Clients insist on these fields and know no others. What a store does not have is 0.
 fn line(card: &ClientCard, now_ms: u64) -> String {
     let notes = card.notes().clone();
     let seconds = |since_ms: u64| now_ms.saturating_sub(since_ms) / 1000;
-    let queued = notes.queued.map_or(-1, |queued| queued as i64);
+    let multi = notes.queued.map_or(-1, |(commands, _)| commands as i64);
+    let queued_bytes = notes.queued.map_or(0, |(_, bytes)| bytes as u64);
+    // The connection's own thread stores these; another one may read a value of just before.
+    let busy_ms = card.busy_ms.load(Ordering::Relaxed);
+    let unsent_bytes = card.unsent_bytes.load(Ordering::Relaxed);
+    let memory_bytes = queued_bytes + unsent_bytes;
     format!(
-        "id={} addr={} name={} age={} idle={} flags={} db=0 sub=0 psub=0 multi={queued} watch={} cmd={} user=default resp={}\n",
+        "id={} addr={} name={} age={} idle={} flags={} db=0 sub=0 psub=0 ssub=0 multi={multi} qbuf=0 qbuf-free=0 argv-mem=0 multi-mem={queued_bytes} rbs=0 rbp=0 obl=0 oll=0 omem={unsent_bytes} tot-mem={memory_bytes} events={} cmd={} user=default redir=-1 resp={}\n",
         card.id,
         card.address,
         String::from_utf8_lossy(&notes.name),
         seconds(card.entered_ms),
-        // The connection's own thread stores it; another one may read a value of just before.
-        seconds(card.busy_ms.load(Ordering::Relaxed)),
+        seconds(busy_ms),
         if notes.queued.is_some() { "x" } else { "N" },
-        notes.watched,
+        if unsent_bytes == 0 { "r" } else { "w" },
         notes.command,
         if notes.is_resp3 { 3 } else { 2 },
     )

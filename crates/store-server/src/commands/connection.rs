@@ -81,7 +81,7 @@ pub(crate) fn hello(session: &mut Session, words: CommandWords<'_>) -> Result<()
     }
     if !session.is_authenticated {
         return Err(CommandError::Said(
-            "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time",
+            "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time",
         ));
     }
     if let Some(name) = name {

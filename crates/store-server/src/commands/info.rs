@@ -234,9 +234,11 @@ fn error_stats(state: &ServerState, _: u64) -> InfoLines {
 }
 
 fn keyspace(state: &ServerState, _: u64) -> InfoLines {
-    match state.store.counts().keys {
+    let counts = state.store.counts();
+    match counts.keys {
         0 => Vec::new(),
-        keys => vec![line("db0", format!("keys={keys}"))],
+        // Clients of Redis expect all three. No time to live is sampled, which Redis also tells as 0.
+        keys => vec![line("db0", format!("keys={keys},expires={},avg_ttl=0", counts.expiring))],
     }
 }
 

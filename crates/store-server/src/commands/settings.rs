@@ -38,12 +38,13 @@ pub(crate) fn policy(state: &ServerState) -> Vec<u8> {
     match state.facts.eviction {
         Eviction::Refuse => b"noeviction".to_vec(),
         Eviction::LeastRecentlyUsed => b"allkeys-lru".to_vec(),
+        other => format!("{other:?}").into_bytes(),
     }
 }
 
 fn set_clients_max(state: &ServerState, value: &[u8], is_done: bool) -> Result<(), &'static str> {
-    let clients = integer(value).and_then(|clients| usize::try_from(clients).ok());
-    let clients = clients.filter(|clients| (1..=limits::CLIENTS_MAX).contains(clients));
+    let clients = integer(value).ok_or("argument couldn't be parsed into an integer")?;
+    let clients = usize::try_from(clients).ok().filter(|clients| (1..=limits::CLIENTS_MAX).contains(clients));
     let clients = clients.ok_or("argument must be between 1 and 1048576 inclusive")?;
     if is_done {
         state.set_clients_max(clients);
@@ -127,6 +128,12 @@ pub(crate) fn set(session: &mut Session, words: CommandWords<'_>) -> Result<(), 
                 CommandError::Quoted([text, words.word(at), b"'"].concat())
             })?;
             let refused = match change {
+                _ if (2..at)
+                    .step_by(2)
+                    .any(|before| words.word(before).eq_ignore_ascii_case(words.word(at))) =>
+                {
+                    Some("duplicate parameter")
+                }
                 Some(change) => change(&session.state, words.word(at + 1), is_done).err(),
                 None => Some("can't set immutable config"),
             };

@@ -1,6 +1,6 @@
 //! COMMAND: the table of commands as clients see it.
 
-use crate::command::{COMMANDS, CommandCall, CommandSpec, command};
+use crate::command::{COMMANDS, CommandCall, CommandSpec, all_specs, command, short_name};
 use crate::error::{CommandError, SYNTAX};
 use crate::glob::matches;
 use crate::resp::reply::ReplyWriter;
@@ -25,9 +25,9 @@ pub(crate) fn info(session: &mut Session, words: CommandWords<'_>) -> Result<(),
     }
     session.reply.array(words.len() - 2);
     for name in words.from(2) {
-        match command(name) {
+        match named(name) {
             Some(spec) => describe(spec, &mut session.reply),
-            None => session.reply.null_array(),
+            None => session.reply.null(),
         }
     }
     Ok(())
@@ -46,7 +46,7 @@ pub(crate) fn list(session: &mut Session, words: CommandWords<'_>) -> Result<(),
         _ => return Err(SYNTAX),
     };
     let listed: Vec<_> = names.into_iter().filter(|name| is_listed && matches(&pattern, name)).collect();
-    session.reply.set(listed.len());
+    session.reply.array(listed.len());
     listed.iter().for_each(|name| session.reply.bulk(name));
     Ok(())
 }
@@ -54,11 +54,29 @@ pub(crate) fn list(session: &mut Session, words: CommandWords<'_>) -> Result<(),
 pub(crate) fn docs(session: &mut Session, words: CommandWords<'_>) -> Result<(), CommandError> {
     let named: Vec<&CommandSpec> = match words.len() {
         2 => COMMANDS.iter().collect(),
-        _ => words.from(2).filter_map(command).collect(),
+        _ => words.from(2).filter_map(named).collect(),
     };
     session.reply.map(named.len());
     named.iter().for_each(|spec| document(spec, &mut session.reply));
     Ok(())
+}
+
+/// HELP of the container that the first word names.
+pub(crate) fn help(session: &mut Session, words: CommandWords<'_>) -> Result<(), CommandError> {
+    let commands = command(words.word(0)).map_or(&[][..], inner);
+    session.reply.array(1 + 2 * commands.len());
+    let name = String::from_utf8_lossy(words.word(0)).to_ascii_uppercase();
+    session.reply.simple(&format!("{name} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"));
+    for spec in commands {
+        session.reply.simple(&short_name(spec).to_ascii_uppercase());
+        session.reply.simple(&format!("    {}.", spec.summary));
+    }
+    Ok(())
+}
+
+/// Returns the command with this name, which is as `client|list` for one in a container.
+fn named(name: &[u8]) -> Option<&'static CommandSpec> {
+    all_specs().find(|spec| spec.name.as_bytes().eq_ignore_ascii_case(name))
 }
 
 fn inner(spec: &CommandSpec) -> &'static [CommandSpec] {

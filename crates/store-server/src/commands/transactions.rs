@@ -10,7 +10,7 @@ pub(crate) fn multi(session: &mut Session, _: CommandWords<'_>) -> Result<(), Co
         return Err(CommandError::Said("ERR MULTI calls can not be nested"));
     }
     session.queue = Some(CommandQueue::default());
-    session.entry.card.notes().queued = Some(0);
+    session.entry.card.notes().queued = Some((0, 0));
     session.reply.ok();
     Ok(())
 }
@@ -43,7 +43,6 @@ pub(crate) fn watch(session: &mut Session, words: CommandWords<'_>) -> Result<()
             session.watched.push((key.to_vec(), watch));
         }
     }
-    session.entry.card.notes().watched = session.watched.len();
     session.reply.ok();
     Ok(())
 }

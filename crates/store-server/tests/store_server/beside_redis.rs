@@ -148,6 +148,12 @@ const SHAPES: &[&str] = &[
     "config set nosuch 1",
     "config set databases 2",
     "command count x",
+    "command info nosuch",
+    "command list filterby pattern ttl",
+    "config set maxclients 5 maxclients 6",
+    "config set maxclients x",
+    "client list id 999999999",
+    "client list id x",
     "nosuch",
     "nosuch {v} {v}",
     "get",
@@ -381,7 +387,8 @@ fn a_planted_difference_is_found() {
                 words[0] = to.as_bytes().to_vec();
             }
         };
-        assert!(difference(&pair, 1, 2000, plant).is_some(), "{from} as {to}");
+        // A command may meet no key for which it matters, so several seeds have a chance.
+        assert!((1..=8).any(|seed| difference(&pair, seed, 2000, plant).is_some()), "{from} as {to}");
     }
 }
 

@@ -282,6 +282,10 @@ fn connections_and_settings() {
         ("SELECT 1", "-ERR DB index is out of range"),
         ("CLIENT", "-ERR wrong number of arguments for 'client' command"),
         ("CLIENT NONE", "-ERR unknown subcommand 'NONE'. Try CLIENT HELP."),
+        ("CONFIG HELP", "*9 +CONFIG <subcommand> [<arg> [value] [opt] ...]. Subcommands are: +GET +    Returns settings. +HELP +    Prints this help. +RESETSTAT +    Sets the counters of INFO back to zero. +SET +    Changes settings."),
+        ("COMMAND INFO none client|none", "*2 $-1 $-1"),
+        ("COMMAND INFO client|ID", "*1 *10 $9 client|id :2 *3 +noscript +loading +stale :0 :0 :0 *0 *0 *0 *0"),
+        ("COMMAND LIST FILTERBY PATTERN getr*", "*1 $8 getrange"),
         ("CLIENT GETNAME", "$-1"),
         ("CLIENT SETNAME \"a b\"", "-ERR Client names cannot contain spaces, newlines or special characters."),
         ("CLIENT SETNAME ab", "+OK"),
@@ -291,6 +295,8 @@ fn connections_and_settings() {
         ("CONFIG GET maxm?mory", "*2 $9 maxmemory $8 67108864"),
         ("CONFIG SET none 1", "-ERR Unknown option or number of arguments for CONFIG SET - 'none'"),
         ("CONFIG SET port 1", "-ERR CONFIG SET failed (possibly related to argument 'port') - can't set immutable config"),
+        ("CONFIG SET maxclients x", "-ERR CONFIG SET failed (possibly related to argument 'maxclients') - argument couldn't be parsed into an integer"),
+        ("CONFIG SET maxclients 3 maxclients 4", "-ERR CONFIG SET failed (possibly related to argument 'maxclients') - duplicate parameter"),
         ("CONFIG SET maxclients 5", "+OK"),
         ("CONFIG GET maxclients", "*2 $10 maxclients $1 5"),
         ("HELLO 4", "-NOPROTO unsupported protocol version"),
@@ -303,6 +309,30 @@ fn connections_and_settings() {
         ("foo a b", "-ERR unknown command 'foo', with args beginning with: 'a' 'b'"),
         ("QUIT", "+OK"),
     ]);
+}
+
+#[test]
+fn the_list_of_clients_has_the_fields_that_clients_of_redis_expect() {
+    let rig = Rig::new(None);
+    let (mut one, mut two) = (rig.session(), rig.session());
+    rig.expect(&mut two, "MULTI", "+OK");
+    rig.expect(&mut two, "SET k 0123456789", "+QUEUED");
+    one.serve(b"CLIENT LIST\r\n", rig.now_ms);
+    let text = String::from_utf8_lossy(one.output()).into_owned();
+    let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("id=")).collect();
+    let field = |line: &str, name: &str| {
+        let value = line.split(' ').find_map(|field| field.strip_prefix(&format!("{name}=")));
+        value.unwrap_or_else(|| panic!("{name} is missing in {line}")).to_owned()
+    };
+    // redis-py reads these as numbers.
+    for name in "id age idle db sub psub multi qbuf qbuf-free obl argv-mem oll omem tot-mem".split(' ') {
+        assert!(lines.iter().all(|line| field(line, name).parse::<i64>().is_ok()), "{name}: {text}");
+    }
+    assert_eq!((field(lines[0], "multi"), field(lines[1], "multi")), ("-1".to_owned(), "1".to_owned()));
+    assert_eq!(field(lines[0], "multi-mem"), "0");
+    assert!(field(lines[1], "multi-mem").parse::<usize>().expect("a number") >= 10, "{text}");
+    rig.expect(&mut two, "DISCARD", "+OK");
+    assert!(two.output().is_empty());
 }
 
 #[test]

@@ -110,6 +110,20 @@ fn malformed_requests_get_the_words_of_redis() {
 }
 
 #[test]
+fn a_request_of_a_browser_ends_the_dialogue() {
+    for (bytes, before) in [
+        ("POST / HTTP/1.1\r\nHost: a\r\n\r\nFLUSHALL\r\n", ""),
+        ("PING\r\nhost: a\r\nFLUSHALL\r\n", "+PONG\r\n"),
+        ("MULTI\r\npost a\r\nFLUSHALL\r\nEXEC\r\n", "+OK\r\n"),
+    ] {
+        let mut session = session();
+        assert_eq!(replies(&mut session, b"SET k 1\r\n"), "+OK\r\n");
+        assert_eq!(replies(&mut session, bytes.as_bytes()), before);
+        assert!(session.is_closing(), "{bytes}");
+    }
+}
+
+#[test]
 fn a_request_has_a_largest_size() {
     // The second word need not arrive: its length is enough.
     let first = 2 << 20;

@@ -114,9 +114,9 @@ pub(crate) fn decode_scan(body: &[u8], mut each: impl FnMut(&[u8])) -> Option<Sc
 
 pub(crate) fn append_counts(to: &mut Vec<u8>, counts: &StoreCounts) {
     let StoreCounts { keys, memory_bytes, used_bytes, hits, misses, .. } = *counts;
-    let StoreCounts { commits, conflicts, expired, evicted, sessions, .. } = *counts;
+    let StoreCounts { commits, conflicts, expired, evicted, sessions, expiring, .. } = *counts;
     let first = [keys, memory_bytes, used_bytes, hits, misses];
-    for count in first.into_iter().chain([commits, conflicts, expired, evicted, sessions]) {
+    for count in first.into_iter().chain([commits, conflicts, expired, evicted, sessions, expiring]) {
         to.extend_from_slice(&count.to_be_bytes());
     }
 }
@@ -135,6 +135,8 @@ pub(crate) fn decode_counts(body: &[u8]) -> Option<StoreCounts> {
         expired: next()?,
         evicted: next()?,
         sessions: next()?,
+        // A server of before does not tell it.
+        expiring: next().unwrap_or(0),
     })
 }
 

@@ -3,6 +3,7 @@
 use std::collections::btree_map::Entry;
 use std::time::Instant;
 
+use super::board::CallOutcome;
 use super::{ConnectedStore, body, found};
 use crate::calls::{
     FoundObject, NUMBER_BYTES, RequestKind, append_address, append_alloc, append_commit, append_reads,
@@ -14,11 +15,11 @@ use crate::image::ObjectImage;
 use crate::layout::ObjectShape;
 use crate::limits;
 use crate::owner::back_off;
-use crate::transaction::ReadSet;
+use crate::transaction::{ReadSet, own_head};
 use crate::writes::KeyWrite;
 
-/// What the body of [`ConnectedStore::transaction`] reads and writes by. The methods are those of
-/// [`Transaction`](crate::Transaction).
+/// What the body of [`ConnectedStore::transaction`] reads and writes by, as by a
+/// [`Transaction`](crate::Transaction). Fixed tables are read here, and written by the process that has the store.
 #[derive(Debug)]
 pub struct ConnectedTransaction<'s> {
     store: &'s ConnectedStore,
@@ -60,8 +61,7 @@ impl ConnectedStore {
     }
 
     pub(super) fn found_object(&self, address: ObjectAddress) -> Result<FoundObject, StoreError> {
-        let answer = self.call(RequestKind::Read, |to| append_address(to, address), body).wait()?;
-        FoundObject::decode(&answer).ok_or(StoreError::Protocol("a found object is malformed"))
+        self.call(RequestKind::Read, |to| append_address(to, address), object_of).wait()
     }
 
     fn revalidate(&self, reads: &[ReadRecord]) -> Result<(), StoreError> {
@@ -70,6 +70,11 @@ impl ConnectedStore {
         }
         self.call(RequestKind::Validate, |to| append_reads(to, reads), body).wait().map(drop)
     }
+}
+
+/// Returns the object that a reply tells of.
+pub(super) fn object_of(outcome: CallOutcome) -> Result<FoundObject, StoreError> {
+    FoundObject::decode(&body(outcome)?).ok_or(StoreError::Protocol("a found object is malformed"))
 }
 
 impl<'s> ConnectedTransaction<'s> {
@@ -131,10 +136,17 @@ impl<'s> ConnectedTransaction<'s> {
     /// ([`KeyVersion::ABSENT`]).
     pub fn entry(&mut self, key: &[u8]) -> Result<Option<StoreEntry>, StoreError> {
         let Some(write) = self.writes.keys.get(key) else { return self.read_key(key, true) };
-        Ok(write.image().map(|image| {
-            let head = EntryHead { version: KeyVersion::ABSENT, expires_at_ms: image.expires_at_ms() };
-            StoreEntry { value: image.value(key.len()).to_vec(), head }
-        }))
+        Ok(write
+            .image()
+            .map(|image| StoreEntry { value: image.value(key.len()).to_vec(), head: own_head(image) }))
+    }
+
+    /// Returns the version and expiry of `key` without its value.
+    pub fn head(&mut self, key: &[u8]) -> Result<Option<EntryHead>, StoreError> {
+        if let Some(write) = self.writes.keys.get(key) {
+            return Ok(write.image().map(own_head));
+        }
+        Ok(self.read_key(key, false)?.map(|entry| entry.head))
     }
 
     /// Fails with [`StoreError::VersionChanged`] unless `key` has this version in the store, now and at the commit.

@@ -47,6 +47,37 @@ fn a_key_expires_by_the_published_clock() {
 }
 
 #[test]
+fn keys_with_an_expiry_are_counted_when_a_walk_has_passed_all_keys() {
+    let store = store();
+    for number in 0..100 {
+        store.put_until(&[number], b"v", (number < 30).then_some(1000)).unwrap();
+    }
+    // Each call looks at 40 of 100 keys; the sixth one begins the third round.
+    for _ in 0..6 {
+        store.remove_expired(40).unwrap();
+    }
+    assert_eq!(store.counts().expiring, 30);
+    store.publish_now(1000);
+    for _ in 0..6 {
+        store.remove_expired(40).unwrap();
+    }
+    assert_eq!((store.counts().keys, store.counts().expiring), (70, 0));
+}
+
+#[test]
+fn the_removal_of_a_key_that_had_expired_before_it_was_watched_is_no_write() {
+    let store = store();
+    store.put_until(b"k", b"v", Some(1000)).unwrap();
+    store.publish_now(1000);
+    let watch = store.watch(b"k").unwrap();
+    store.remove_expired(100).unwrap();
+    store.transaction(|tx| tx.require_unchanged(b"k", &watch)).unwrap();
+    store.put(b"k", b"w").unwrap();
+    let written = store.transaction(|tx| tx.require_unchanged(b"k", &watch));
+    assert!(matches!(written, Err(StoreError::VersionChanged)), "{written:?}");
+}
+
+#[test]
 fn what_is_too_long_is_refused_by_name() {
     let store = store();
     let key = vec![b'k'; limits::KEY_BYTES_MAX];

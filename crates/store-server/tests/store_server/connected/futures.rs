@@ -47,6 +47,10 @@ fn operations_are_awaited_without_a_runtime() {
             }
             assert!(client.start_delete(&7_u32.to_ne_bytes()).await?);
             assert!(!client.start_delete(&7_u32.to_ne_bytes()).await?);
+            let object = client.alloc(5, None)?;
+            assert_eq!(client.start_read(object).await?, [0; 5]);
+            client.transaction(|tx| tx.free(object))?;
+            assert!(matches!(client.start_read(object).await, Err(StoreError::NoObject(_))));
             Ok(())
         });
         result.unwrap();

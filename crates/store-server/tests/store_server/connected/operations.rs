@@ -91,6 +91,13 @@ fn keys_expire_by_the_store_s_clock() {
             let entry = client.entry(b"future").unwrap().unwrap();
             assert_eq!((&entry.value[..], entry.head.expires_at_ms), (&b"2"[..], Some(now_ms + 3_600_000)));
         }
+        let heads = client.transaction(|tx| {
+            let stored = tx.head(b"future")?;
+            tx.put(b"future", b"3")?;
+            Ok::<_, StoreError>([stored, tx.head(b"future")?])
+        });
+        let expiries = heads.unwrap().map(|head| head.map(|head| head.expires_at_ms));
+        assert_eq!(expiries, [Some(Some(now_ms + 3_600_000)), Some(None)]);
     }
 }
 
