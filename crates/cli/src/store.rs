@@ -8,7 +8,6 @@ mod top;
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Read, Write, stdin, stdout};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use caravan_bench::Error as Shared;
@@ -34,28 +33,11 @@ pub fn run(command: &StoreCommand) -> Result<(), Error> {
     }
 }
 
-/// Returns the path of the socket of the store with this name: in `$XDG_RUNTIME_DIR/caravan`, or else in a folder of
-/// this user's in /tmp.
-fn socket_path(name: &str) -> Result<PathBuf, Error> {
-    let uid = rustix::process::getuid().as_raw();
-    let folder = match std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| Path::new(folder).is_dir()) {
-        Some(folder) => Path::new(&folder).join("caravan"),
-        None => PathBuf::from(format!("/tmp/caravan-{uid}")),
-    };
-    let failed =
-        |source| Error::Shared(Shared::File { what: "use the folder", path: folder.clone(), source });
-    match std::fs::DirBuilder::new().mode(0o700).create(&folder) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
-        _ => {}
-    }
-    // Another user may have made it first, in /tmp.
-    let found = std::fs::symlink_metadata(&folder).map_err(failed)?;
-    if !found.is_dir() || found.uid() != uid || found.mode() & 0o022 != 0 {
-        return Err(failed(io::Error::other(
-            "it is not a folder that only this user can write; name a socket elsewhere with --socket",
-        )));
-    }
-    Ok(folder.join(format!("{name}.sock")))
+/// Returns the path of the socket of a store: the one that the user gives, or the one that follows from the name.
+fn socket_path(given: Option<&Path>, name: &str) -> Result<PathBuf, Error> {
+    let path =
+        given.map_or_else(|| caravan_store::connected::socket_of_name(name), |path| Ok(path.to_owned()));
+    path.map_err(|error| Error::Sentence(format!("the store {name} has no place for its socket: {error}")))
 }
 
 /// Returns the first line of a file with a password.
@@ -105,7 +87,7 @@ struct StoreTalk {
 
 impl StoreTalk {
     fn open(choice: &StoreChoice) -> Result<Self, Error> {
-        let socket = choice.socket.clone().map_or_else(|| socket_path(&choice.name), Ok)?;
+        let socket = socket_path(choice.socket.as_deref(), &choice.name)?;
         let store = store_words(choice.socket.as_deref(), &choice.name);
         let client =
             StoreClient::connect(&socket).map_err(|source| unreachable_store(&store, &socket, source))?;

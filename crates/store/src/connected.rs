@@ -30,7 +30,7 @@ use crate::limits;
 use crate::reader::Reader;
 use crate::store::Store;
 
-pub use address::{ConnectOptions, socket_folder};
+pub use address::{ConnectOptions, socket_of_name};
 pub use attach::ATTACH_VERSION;
 pub(crate) use attach::StoreGreeting;
 pub use pending::Pending;

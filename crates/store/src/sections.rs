@@ -1,10 +1,12 @@
 //! Long values: a value that does not fit in one object lies in several, its sections.
 //!
 //! The object of the key holds the number of bytes of the value and the addresses of the sections, a word each.
-//! Invariants: a section is never written again; it comes and goes with the object that lists it, in the same
-//! commit. So the version of that object is the version of the whole value, and whoever finds all sections at their
-//! addresses has read the value as it was then. A section holds the key, too, so that an eviction finds it.
+//! Invariants: all sections but the last have [`OBJECT_BYTES_MAX`] bytes of the value. A section is never written
+//! again; it comes and goes with the object that lists it, in the same commit. So the version of that object is the
+//! version of the whole value, and whoever finds sections at their addresses has read this part of the value as it
+//! was then. A section holds the key, too, so that an eviction finds it.
 
+use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 
 use crate::commit::ObjectWrite;
@@ -16,7 +18,7 @@ use crate::limits::{OBJECT_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::protocol::Unsettled;
 use crate::table::LocatedKey;
 use crate::transaction::{RetryCause, Transaction};
-use crate::view::{AtPlace, ObjectHead, StoreView};
+use crate::view::{AtPlace, ObjectHead, StoreView, within};
 use crate::writes::KeyWrite;
 
 /// The list of the sections of a value.
@@ -43,14 +45,31 @@ impl SectionList {
 impl StoreView {
     /// Appends the value whose sections the bytes `list` name to `value`.
     pub(crate) fn copy_sections(&self, list: &[u8], value: &mut Vec<u8>) -> Result<(), Unsettled> {
+        self.copy_sections_part(list, |bytes| 0..bytes, value)
+    }
+
+    /// Appends the part of this value that `part` chooses by the number of bytes; reads only the sections that have
+    /// some of it.
+    pub(crate) fn copy_sections_part(
+        &self,
+        list: &[u8],
+        part: impl Fn(usize) -> Range<usize>,
+        value: &mut Vec<u8>,
+    ) -> Result<(), Unsettled> {
         let list = SectionList::from_bytes(list);
-        let old = value.len();
-        value.reserve(list.value_bytes.min(VALUE_BYTES_MAX as u64) as usize);
-        for section in list.sections {
+        let bytes = list.value_bytes.min(VALUE_BYTES_MAX as u64) as usize;
+        let part = within(part(bytes), bytes);
+        let end = value.len() + part.len();
+        value.reserve(part.len());
+        let sections = (0..).step_by(OBJECT_BYTES_MAX).zip(list.sections);
+        for (start, section) in sections.filter(|(start, _)| {
+            *start < part.end && part.start < start + OBJECT_BYTES_MAX && !part.is_empty()
+        }) {
+            let wanted = part.start.saturating_sub(start)..part.end - start;
             let from = value.len();
             let found = self.object_at(section, |payload| {
                 value.truncate(from);
-                payload.copy_value(value);
+                payload.copy_value_part(wanted.clone(), value);
             })?;
             // The key has another value meanwhile.
             let (head, ()) = found.ok_or(Unsettled)?;
@@ -58,7 +77,7 @@ impl StoreView {
                 return Err(Unsettled);
             }
         }
-        if (value.len() - old) as u64 == list.value_bytes { Ok(()) } else { Err(Unsettled) }
+        if value.len() == end { Ok(()) } else { Err(Unsettled) }
     }
 
     /// Returns the sections that the object at `place` lists, if it has this version.

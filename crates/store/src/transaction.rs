@@ -143,12 +143,9 @@ impl ReadSet {
         })?;
         let Some((head, mut copied)) = found else { return Ok(None) };
         if head.shape.has(ObjectShape::LONG_VALUE) {
-            let mut value = Vec::new();
-            view.copy_sections(&copied, &mut value).map_err(|Unsettled| StoreError::Conflict)?;
-            let wanted = within(part(value.len()), value.len());
-            value.truncate(wanted.end);
-            value.drain(..wanted.start);
-            copied = value;
+            let list = std::mem::take(&mut copied);
+            let read = view.copy_sections_part(&list, part, &mut copied);
+            read.map_err(|Unsettled| StoreError::Conflict)?;
         }
         Ok(Some((head.entry(), copied)))
     }
@@ -268,8 +265,8 @@ impl<'s> Transaction<'s> {
         Ok(self.noted(read)?.map(|(_, bytes)| bytes))
     }
 
-    /// Returns a part of the value of `key` without copying all of it, unless it is a long one. `part` gets the
-    /// number of bytes of the value and returns which of them are wanted; what is beyond the end is left out.
+    /// Returns a part of the value of `key` without copying all of it. `part` gets the number of bytes of the value
+    /// and returns which of them are wanted; what is beyond the end is left out.
     ///
     /// ```
     /// # use caravan_store::{Store, StoreError, StoreOptions};

@@ -101,6 +101,13 @@ impl ObjectPayload<'_> {
         bytes::copy_out(self.words, value, end - value, to);
     }
 
+    /// Copies the bytes `range` of the value, as far as there are any.
+    pub(crate) fn copy_value_part(&self, range: Range<usize>, to: &mut Vec<u8>) {
+        let (_, value, end) = self.bounds();
+        let range = within(range, end - value);
+        bytes::copy_out(self.words, value + range.start, range.len(), to);
+    }
+
     /// Tells whether the value is the list of its sections.
     pub(crate) fn is_long_value(&self) -> bool {
         self.shape.has(ObjectShape::LONG_VALUE)
@@ -119,9 +126,9 @@ impl ObjectPayload<'_> {
     /// out.
     pub(crate) fn part(&self, part: impl Fn(usize) -> Range<usize>) -> Vec<u8> {
         let (_, value, end) = self.bounds();
-        let part = within(part(end - value), end - value);
-        let mut copied = Vec::with_capacity(part.len());
-        bytes::copy_out(self.words, value + part.start, part.len(), &mut copied);
+        let part = part(end - value);
+        let mut copied = Vec::new();
+        self.copy_value_part(part, &mut copied);
         copied
     }
 

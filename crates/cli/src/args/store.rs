@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use caravan_bench::seconds;
+use caravan_store::limits;
 use clap::{Subcommand, ValueEnum};
 
 /// The name of a store whose user gives none.
@@ -314,9 +315,14 @@ fn memory_bytes(text: &str) -> Result<u64, String> {
     let units = [("K", 10), ("M", 20), ("G", 30), ("T", 40), ("", 0)];
     let upper = text.to_ascii_uppercase();
     let found = units.iter().find_map(|(unit, shift)| Some((upper.strip_suffix(unit)?, shift)));
-    found
+    let bytes = found
         .and_then(|(number, shift)| number.parse::<u64>().ok()?.checked_mul(1 << shift))
-        .ok_or_else(|| "it takes a number of bytes, or one with K, M, G or T, such as 512M".into())
+        .ok_or("it takes a number of bytes, or one with K, M, G or T, such as 512M")?;
+    let (least, most) = (limits::MEMORY_BYTES_MIN, limits::MEMORY_BYTES_MAX);
+    match (least..=most).contains(&bytes) {
+        true => Ok(bytes),
+        false => Err(format!("a store takes {}M to {}G of memory", least >> 20, most >> 30)),
+    }
 }
 
 #[cfg(test)]
@@ -325,11 +331,15 @@ mod tests {
 
     #[test]
     fn sizes_have_binary_units() {
-        assert_eq!(memory_bytes("4194304"), Ok(4 << 20));
+        assert_eq!(memory_bytes("16777216"), Ok(16 << 20));
+        assert_eq!(memory_bytes("8192K"), Ok(limits::MEMORY_BYTES_MIN));
         assert_eq!(memory_bytes("64m"), Ok(64 << 20));
-        assert_eq!(memory_bytes("1T"), Ok(1 << 40));
+        assert_eq!(memory_bytes("128G"), Ok(limits::MEMORY_BYTES_MAX));
         for text in ["", "M", "1.5G", "-1", "1GB", "99999999T"] {
-            assert!(memory_bytes(text).is_err(), "{text}");
+            assert!(memory_bytes(text).is_err_and(|why| why.starts_with("it takes a number")), "{text}");
+        }
+        for text in ["0", "1", "7M", "129G", "1T"] {
+            assert_eq!(memory_bytes(text), Err("a store takes 8M to 128G of memory".into()), "{text}");
         }
     }
 

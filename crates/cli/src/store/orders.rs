@@ -87,7 +87,7 @@ impl KeeperCall {
         descriptor: BorrowedFd<'_>,
     ) -> Result<Self, Error> {
         let store = store_words(socket, name);
-        let path = socket.map_or_else(|| socket_path(name), |socket| Ok(socket.to_owned()))?;
+        let path = socket_path(socket, name)?;
         let channel = call_keeper(&path).map_err(|source| unreachable_store(&store, &path, source))?;
         channel.send(&order, &[descriptor]).map_err(sentence)?;
         Ok(Self { channel, store })

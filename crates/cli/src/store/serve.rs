@@ -30,7 +30,7 @@ pub fn run(args: &StoreServe) -> Result<(), Error> {
     }
     let signals = RunSignals::watch()?;
     let detached = args.detached.then(|| DetachedOutput::begin(args.log.as_deref())).transpose()?;
-    let socket = args.socket.clone().map_or_else(|| socket_path(&args.name), Ok)?;
+    let socket = socket_path(args.socket.as_deref(), &args.name)?;
     let mut server = ServerOptions::new(&args.name, &socket);
     let at = |port| SocketAddr::new(args.bind, port);
     // With a certificate and one port, that port speaks TLS.

@@ -200,7 +200,6 @@ fn options_that_do_not_fit_are_refused_with_a_reason() {
     let served = Served::start(&[]);
     for (words, expected) in [
         (&["serve", "other", "--port", "0", "--bind", "0.0.0.0"][..], "without a password"),
-        (&["serve", "other", "--memory", "1K"], "memory_bytes is 1024; it takes"),
         (&["serve", "other", "--socket", "/nowhere/at/all"], "cannot open /nowhere/at/all.lock"),
         (&["serve", "other", "--password-file", "/dev/null"], "the first line is to be a password"),
     ] {
@@ -208,6 +207,8 @@ fn options_that_do_not_fit_are_refused_with_a_reason() {
         assert!(message.contains(expected), "{words:?}: {message}");
     }
     assert!(text(&served.store(&["serve", "a/b"]).stderr).contains("it takes 1 to 40 letters"));
+    let message = text(&served.store(&["serve", "other", "--memory", "1"]).stderr);
+    assert!(message.contains("'1' for '--memory <SIZE>': a store takes 8M to 128G of memory"), "{message}");
 }
 
 #[test]

@@ -30,7 +30,7 @@ impl StoreAddress {
         if text.is_empty() || text.contains(['/', '\0']) {
             return Err(wrong());
         }
-        let socket = socket_of(text);
+        let socket = socket_of_name(text);
         socket
             .map(Self::Socket)
             .map_err(|source| StoreError::Unreachable { address: text.to_owned(), source })
@@ -48,28 +48,24 @@ impl fmt::Display for StoreAddress {
     }
 }
 
-/// Returns the folder of the sockets of this user's stores: `$XDG_RUNTIME_DIR/caravan`, or else a folder in /tmp.
-pub fn socket_folder() -> PathBuf {
-    match std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| Path::new(folder).is_dir()) {
+/// Returns the path of the socket of the store with this name: in `$XDG_RUNTIME_DIR/caravan`, or else in a folder of
+/// this user's in /tmp. Makes the folder if it is not there.
+pub fn socket_of_name(name: &str) -> io::Result<PathBuf> {
+    let uid = rustix::process::getuid().as_raw();
+    let folder = match std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| Path::new(folder).is_dir()) {
         Some(folder) => Path::new(&folder).join("caravan"),
-        None => PathBuf::from(format!("/tmp/caravan-{}", rustix::process::getuid().as_raw())),
-    }
-}
-
-/// Returns the path of the socket of the store with this name, in [`socket_folder`], which is made if it is not
-/// there.
-fn socket_of(name: &str) -> io::Result<PathBuf> {
-    let folder = socket_folder();
+        None => PathBuf::from(format!("/tmp/caravan-{uid}")),
+    };
+    let failed = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", folder.display()));
     match std::fs::DirBuilder::new().mode(0o700).create(&folder) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
         _ => {}
     }
     // Another user may have made it first, in /tmp.
-    let found = std::fs::symlink_metadata(&folder)?;
-    if !found.is_dir() || found.uid() != rustix::process::getuid().as_raw() || found.mode() & 0o022 != 0 {
-        return Err(io::Error::other(format!(
-            "{} is not a folder that only this user can write; name a socket elsewhere, with unix:PATH",
-            folder.display()
+    let found = std::fs::symlink_metadata(&folder).map_err(failed)?;
+    if !found.is_dir() || found.uid() != uid || found.mode() & 0o022 != 0 {
+        return Err(failed(io::Error::other(
+            "this is not a folder that only this user can write: give the path of a socket elsewhere",
         )));
     }
     Ok(folder.join(format!("{name}.sock")))
@@ -131,6 +127,7 @@ mod tests {
         }
         // A name, in a folder of this user's.
         let Some(StoreAddress::Socket(path)) = parsed("cache") else { panic!("a name is an address") };
-        assert_eq!(path, socket_folder().join("cache.sock"));
+        assert_eq!(path, socket_of_name("cache").unwrap());
+        assert!(path.ends_with("cache.sock"));
     }
 }

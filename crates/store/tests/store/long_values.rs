@@ -64,6 +64,43 @@ fn a_long_value_is_read_as_it_was_put() {
 }
 
 #[test]
+fn a_part_of_a_long_value_is_what_a_part_of_the_whole_is() {
+    let store = store(64 << 20);
+    let whole = value(7, LONG);
+    store.put(b"key", &whole).unwrap();
+    let (section, last) = (limits::OBJECT_BYTES_MAX, 3 * limits::OBJECT_BYTES_MAX);
+    let own = store.transaction(|tx| {
+        tx.put(b"own", &whole)?;
+        tx.part(b"own", |bytes| bytes - 20..bytes)
+    });
+    assert_eq!(own.unwrap().as_deref(), Some(&whole[LONG - 20..]));
+    for (start, end) in [
+        (0, 0),
+        (0, 1),
+        (5, 5),
+        (0, LONG),
+        (section - 1, section),
+        (section, section + 1),
+        (section - 1, section + 1),
+        (section, 2 * section),
+        (section - 10, last + 3),
+        (last, LONG),
+        (LONG - 1, LONG + 100),
+        (LONG, LONG + 100),
+        (LONG + 1, usize::MAX),
+    ] {
+        let expected = &whole[start.min(LONG)..end.min(LONG)];
+        let found = store.transaction(|tx| {
+            tx.part(b"key", |bytes| {
+                assert_eq!(bytes, LONG);
+                start..end
+            })
+        });
+        assert!(found.unwrap().as_deref() == Some(expected), "{start}..{end}");
+    }
+}
+
+#[test]
 fn a_transaction_sees_its_own_long_values_and_leaves_none_behind() {
     let store = store(64 << 20);
     store.put(b"old", &value(1, LONG)).unwrap();
