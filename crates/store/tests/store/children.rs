@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 
 use caravan_store::faults::{PlantedFault, plant};
+use rustix::process::Pid;
 
 use crate::{cuts, fixed, hunter, kills, memory, owner, save, threads};
 
@@ -25,6 +26,7 @@ const FAULTS: &[PlantedFault] = &[
     PlantedFault::RecordOfAnyTime,
     PlantedFault::LeakedReservation,
     PlantedFault::UnnotedChange,
+    PlantedFault::UnlockedMemory,
 ];
 
 /// What a role does: with the descriptor of its parent's store, and whether a fault is planted.
@@ -40,6 +42,7 @@ const ROLES: &[(&str, Role)] = &[
     ("claims", threads::claim_keys),
     ("counts", threads::count_up),
     ("owner", owner::own),
+    ("lent", owner::own_lent),
     ("cuts", cuts::cut_commits),
     ("newer", cuts::cut_then_write),
     ("mixture", cuts::mix_records),
@@ -51,8 +54,17 @@ const ROLES: &[(&str, Role)] = &[
 pub struct Running(Child);
 
 impl Running {
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(&self.0)
+    }
+
     pub fn status(&mut self) -> i32 {
         self.0.wait().unwrap().code().expect("the process was killed")
+    }
+
+    /// Waits until it has ended, in whatever way.
+    pub fn wait(&mut self) {
+        self.0.wait().unwrap();
     }
 
     pub fn has_ended(&mut self) -> bool {

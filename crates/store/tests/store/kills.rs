@@ -11,9 +11,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use caravan_segment::process::start_heir;
 use caravan_segment::{Pages, Segment, SharedSlice};
 use caravan_store::faults::PlantedFault;
 use caravan_store::{ObjectAddress, Reader, Store, StoreError, StoreOptions};
+use rustix::process::{Pid, WaitOptions, waitpid};
 
 use crate::children::{self, CAUGHT};
 
@@ -42,6 +44,10 @@ impl Notes {
     /// Set when an owner has checked what it found.
     fn is_ready(&self) -> &AtomicU64 {
         self.0.word(NOTES_FROM)
+    }
+    /// The process that outlives the owner.
+    fn heir(&self) -> &AtomicU64 {
+        self.0.word(NOTES_FROM + 8)
     }
     fn begun(&self, thread: u64) -> &AtomicU64 {
         self.0.word(NOTES_FROM + 64 + 128 * thread as usize)
@@ -236,6 +242,7 @@ pub fn work(memory: OwnedFd, _: bool) -> Result<(), String> {
     let notes = Notes::of(&Arc::new(Segment::attach(notes, NOTES_BYTES).unwrap()));
     // One in three checks all first, one checks what the owner before has left while that is restored, and one works
     // meanwhile.
+    notes.heir().store(start_heir().map_err(|error| error.to_string())? as u64, Ordering::Release);
     let kind = notes.ended(0).load(Ordering::Acquire) % 3;
     let store = Store::take_over(memory, StoreOptions::new(64 << 20)).map_err(text)?;
     if kind == 0 {
@@ -322,6 +329,7 @@ fn kill(kills: u64, seed: u64, fault: Option<PlantedFault>) -> Option<i32> {
     std::thread::scope(|scope| {
         let mut reader = None;
         let mut status = None;
+        let mut heirs = Vec::new();
         for kill in 0..kills {
             notes.is_ready().store(0, Ordering::Release);
             let output = notes_segment.as_fd().try_clone_to_owned().unwrap();
@@ -340,6 +348,11 @@ fn kill(kills: u64, seed: u64, fault: Option<PlantedFault>) -> Option<i32> {
             }
             std::thread::sleep(Duration::from_micros(mixed(seed + kill) % 4000));
             drop(owner);
+            heirs.push(notes.heir().load(Ordering::Acquire) as i32);
+        }
+        for heir in heirs {
+            // It is this process's child. Its owner may have been caught before it noted this one.
+            let _ = waitpid(Pid::from_raw(heir), WaitOptions::empty());
         }
         if fault.is_none() {
             // The reader may wait for the last one's locks.
