@@ -1,5 +1,7 @@
 //! Tells whether another process still lives, and what `/proc` reports about it.
 
+mod heir;
+
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::{fs, io};
@@ -8,6 +10,8 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit};
 
 use crate::error::{Error, system};
+
+pub use heir::start_heir;
 
 /// Raises this process's limit of descriptors to `wanted`, as far as the system permits. It never lowers the limit.
 pub fn allow_descriptors(wanted: u64) {

@@ -35,6 +35,8 @@ pub enum PlantedFault {
     UnjoinedBuckets = 12,
     /// A server does a request again although its session has the reply.
     RepeatedRequest = 13,
+    /// An owner does not lock its memory against others.
+    UnlockedMemory = 14,
 }
 
 #[cfg(feature = "faults")]

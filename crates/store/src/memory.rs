@@ -11,6 +11,7 @@ use rustix::io::Errno;
 
 use crate::blocks::store_word;
 use crate::error::StoreError;
+use crate::faults::{PlantedFault, is_planted};
 use crate::layout::{
     BLOCK_BYTES, FIRST_PAGE_BYTES, MAGIC, MAGIC_UNFINISHED, StoreLayout, word, words_checksum,
 };
@@ -86,6 +87,9 @@ fn own(memory: &OwnedFd) -> Result<OwnedFd, StoreError> {
         .map_err(|error| StoreError::system("open(/proc/self/fd)", error))?;
     let begin = Instant::now();
     loop {
+        if is_planted(PlantedFault::UnlockedMemory) {
+            return Ok(ownership);
+        }
         match rustix::fs::flock(&ownership, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(ownership),
             Err(Errno::WOULDBLOCK) if begin.elapsed() < OWNER_WAIT => std::thread::sleep(OWNER_PAUSE),

@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use caravan_store::faults::{PlantedFault, plant};
+use rustix::process::Pid;
 
 use crate::{cuts, fixed, hunter, kills, memory, owner, save, threads};
 
@@ -26,6 +27,7 @@ const FAULTS: &[PlantedFault] = &[
     PlantedFault::RecordOfAnyTime,
     PlantedFault::LeakedReservation,
     PlantedFault::UnnotedChange,
+    PlantedFault::UnlockedMemory,
 ];
 
 /// What a role does: with the descriptor of its parent's store, and whether a fault is planted.
@@ -41,6 +43,7 @@ const ROLES: &[(&str, Role)] = &[
     ("claims", threads::claim_keys),
     ("counts", threads::count_up),
     ("owner", owner::own),
+    ("lent", owner::own_lent),
     ("cuts", cuts::cut_commits),
     ("newer", cuts::cut_then_write),
     ("mixture", cuts::mix_records),
@@ -61,8 +64,17 @@ impl Drop for SetOnDrop<'_> {
 pub struct Running(Child);
 
 impl Running {
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(&self.0)
+    }
+
     pub fn status(&mut self) -> i32 {
         self.0.wait().unwrap().code().expect("the process was killed")
+    }
+
+    /// Waits until it has ended, in whatever way.
+    pub fn wait(&mut self) {
+        self.0.wait().unwrap();
     }
 
     pub fn has_ended(&mut self) -> bool {

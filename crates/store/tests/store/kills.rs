@@ -10,8 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use caravan_segment::process::start_heir;
 use caravan_segment::{Pages, Segment, SharedSlice};
 use caravan_store::{ObjectAddress, Reader, Store, StoreError, StoreOptions};
+use rustix::process::{Pid, WaitOptions, waitpid};
 
 use crate::children::{self, CAUGHT, SetOnDrop};
 
@@ -40,6 +42,10 @@ impl Notes {
     /// Set when an owner has checked what it found.
     fn is_ready(&self) -> &AtomicU64 {
         self.0.word(NOTES_FROM)
+    }
+    /// The process that outlives the owner.
+    fn heir(&self) -> &AtomicU64 {
+        self.0.word(NOTES_FROM + 8)
     }
     fn begun(&self, thread: u64) -> &AtomicU64 {
         self.0.word(NOTES_FROM + 64 + 128 * thread as usize)
@@ -234,6 +240,7 @@ pub fn work(memory: OwnedFd, _: bool) -> Result<(), String> {
     let notes = Notes::of(&Arc::new(Segment::attach(notes, NOTES_BYTES).unwrap()));
     // One in three checks all first, one checks what the owner before has left while that is restored, and one works
     // meanwhile.
+    notes.heir().store(start_heir().map_err(|error| error.to_string())? as u64, Ordering::Release);
     let kind = notes.ended(0).load(Ordering::Acquire) % 3;
     let store = Store::take_over(memory, StoreOptions::new(64 << 20)).map_err(text)?;
     if kind == 0 {
@@ -335,6 +342,7 @@ fn kill(kills: u64, seed: u64) -> Option<i32> {
         let done = SetOnDrop(&is_done);
         let mut reader = None;
         let mut status = None;
+        let mut heirs = Vec::new();
         for kill in 0..kills {
             notes.is_ready().store(0, Ordering::Release);
             let output = notes_segment.as_fd().try_clone_to_owned().unwrap();
@@ -351,6 +359,11 @@ fn kill(kills: u64, seed: u64) -> Option<i32> {
             reader.get_or_insert_with(|| scope.spawn(|| read(&memory, &notes, &is_done)));
             std::thread::sleep(Duration::from_micros(mixed(seed + kill) % 4000));
             drop(owner);
+            heirs.push(notes.heir().load(Ordering::Acquire) as i32);
+        }
+        for heir in heirs {
+            // It is this process's child. Its owner may have been caught before it noted this one.
+            let _ = waitpid(Pid::from_raw(heir), WaitOptions::empty());
         }
         // The reader may wait for the last one's locks.
         Store::open(memory.try_clone().unwrap(), StoreOptions::new(64 << 20)).unwrap().audit().unwrap();

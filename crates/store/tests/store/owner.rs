@@ -5,7 +5,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use caravan_segment::passing::{self, Doorway, DoorwayAddress};
+use caravan_store::faults::PlantedFault;
 use caravan_store::{Reader, Store, StoreError, StoreOptions};
+use rustix::process::{Signal, kill_process};
 
 use crate::children;
 
@@ -69,4 +71,72 @@ fn readers_go_on_when_the_owner_is_killed() {
         }
         assert!(locked <= 2, "{locked} reads failed");
     }
+}
+
+/// Owns the memory of its parent, and counts a key up until it is killed.
+pub fn own_lent(memory: OwnedFd, _: bool) -> Result<(), String> {
+    let text = |error: StoreError| error.to_string();
+    let store = Store::open(memory, StoreOptions::new(LENT_BYTES)).map_err(text)?;
+    (0_u64..).try_for_each(|number| store.put(COUNT, &number.to_ne_bytes())).map_err(text)
+}
+
+const LENT_BYTES: u64 = 16 << 20;
+const COUNT: &[u8] = b"count";
+
+/// Returns what an owner counts, once it is more than `least`.
+fn count_above(reader: &Reader, least: Option<u64>) -> u64 {
+    let begin = Instant::now();
+    loop {
+        // What is locked is not to be waited for here: its owner may be stopped.
+        let value = reader.get(COUNT).ok().flatten();
+        let number = value.and_then(|value| Some(u64::from_ne_bytes(*value.first_chunk()?)));
+        match number {
+            Some(number) if Some(number) > least => return number,
+            _ => assert!(begin.elapsed() < Duration::from_secs(60), "nobody counts: {number:?}"),
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Tries to become the owner of a memory while its owner is stopped, which goes on writing afterwards, and once that is
+/// killed. Returns what went wrong.
+fn follow_an_owner(fault: Option<PlantedFault>) -> Result<(), String> {
+    let memory = Store::new_memory("lent").unwrap();
+    let open = || Store::open(memory.try_clone().unwrap(), StoreOptions::new(LENT_BYTES));
+    let mut owner = children::start("lent", fault, memory.try_clone().unwrap());
+    let reader = until_there_is_a_store(&memory);
+    let before = count_above(&reader, None);
+    kill_process(owner.pid(), Signal::STOP).unwrap();
+    match open() {
+        Err(StoreError::Owned) => {}
+        Ok(_) => return Err("there are two owners".to_owned()),
+        Err(error) => return Err(error.to_string()),
+    }
+    kill_process(owner.pid(), Signal::CONT).unwrap();
+    count_above(&reader, Some(before));
+    kill_process(owner.pid(), Signal::KILL).unwrap();
+    // Whoever can open it now can write alone, also before anybody has waited for the other one.
+    let store = open().map_err(|error| error.to_string())?;
+    let found = store.version(COUNT).unwrap();
+    owner.wait();
+    assert_eq!(store.version(COUNT).unwrap(), found);
+    store.audit().map_err(|error| error.to_string())
+}
+
+fn until_there_is_a_store(memory: &OwnedFd) -> Reader {
+    let begin = Instant::now();
+    loop {
+        match Reader::open(memory.try_clone().unwrap()) {
+            Ok(reader) => return reader,
+            Err(error) => assert!(begin.elapsed() < Duration::from_secs(60), "{error}"),
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_memory_has_no_new_owner_while_a_stopped_one_may_write() {
+    assert_eq!(follow_an_owner(None), Ok(()));
+    let planted = follow_an_owner(Some(PlantedFault::UnlockedMemory));
+    assert_eq!(planted, Err("there are two owners".to_owned()));
 }
