@@ -212,6 +212,15 @@ impl ConnectedStore {
         )
     }
 
+    /// Starts a call that changes nothing: the server returns `bytes`. This tells whether it serves, and how long a
+    /// call takes.
+    pub fn start_echo(&self, bytes: &[u8]) -> Pending<Vec<u8>> {
+        match check_call(bytes, limits::CALL_VALUE_BYTES_MAX) {
+            Ok(()) => self.call(RequestKind::Echo, |to| to.extend_from_slice(bytes), body),
+            Err(error) => Pending::ready(Err(error)),
+        }
+    }
+
     /// Returns the value of `key`.
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
         match &self.mapped {

@@ -26,10 +26,11 @@ pub(crate) enum RequestKind {
     Regions = 11,
     Session = 12,
     End = 13,
+    Echo = 14,
 }
 
 impl RequestKind {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 14] = [
         Self::Get,
         Self::Read,
         Self::Put,
@@ -43,6 +44,7 @@ impl RequestKind {
         Self::Regions,
         Self::Session,
         Self::End,
+        Self::Echo,
     ];
 
     fn from_number(number: u16) -> Option<Self> {
@@ -111,6 +113,8 @@ pub(crate) enum StoreRequest<'a> {
     Session(u64),
     /// nothing: the session ends
     End,
+    /// any bytes, which are the reply
+    Echo(&'a [u8]),
 }
 
 /// Why a request is not served.
@@ -168,6 +172,7 @@ impl<'a> StoreRequest<'a> {
             RequestKind::Regions => reader.u32().map(Self::Regions),
             RequestKind::Session => reader.u64().map(Self::Session),
             RequestKind::End => Some(Self::End),
+            RequestKind::Echo => Some(Self::Echo(reader.rest())),
         })
     }
 }
