@@ -405,6 +405,14 @@ impl CaseResult {
         cells
     }
 
+    fn goal_rows(&self) -> impl Iterator<Item = Vec<String>> {
+        let case = format!("{} {}", self.key, self.placement.unwrap_or_default());
+        self.goals.iter().map(move |GoalResult { text, value, is_reached }| {
+            let reached = if *is_reached { "reached" } else { "NOT REACHED" };
+            vec![format!("  {}: {text}", case.trim_end()), number(*value), reached.to_owned()]
+        })
+    }
+
     fn bar(&self, one: &ContenderResult, figure: &Figure) -> Option<Bar> {
         let FigureResult { value, ratio } = one.figures.get(figure.key)?.clone();
         Some(Bar {
@@ -497,10 +505,11 @@ impl BenchReport {
             let head = cases.first().map(|case| case.head(has_ratios));
             let rows = rows().map(|(case, one)| case.row(one, has_ratios));
             text += &format!("\n{}", output::aligned(&head.into_iter().chain(rows).collect::<Vec<_>>()));
-            for GoalResult { text: goal, value, is_reached } in cases.iter().flat_map(|case| &case.goals) {
-                let reached = if *is_reached { "reached" } else { "MISSED" };
-                text += &format!("  goal: {goal}: {}, {reached}\n", number(*value));
-            }
+        }
+        let goals: Vec<_> = self.cases.iter().flat_map(CaseResult::goal_rows).collect();
+        if !goals.is_empty() {
+            let head = ["Goals", "found", ""].map(str::to_owned).into();
+            text += &format!("\n{}", output::aligned(&[vec![head], goals].concat()));
         }
         text
     }
@@ -620,11 +629,11 @@ mod tests {
         assert_eq!(cells(4), "caravan 400 (80.0..720) 8.00 (8.00..8.00) 0.003");
         let width = rows[0].find("CPU s").expect("a column") + 5;
         assert!(rows[1..5].iter().all(|row| row.len() == width), "{text}");
-        assert!(
-            text.contains("  goal: AtLeast(2.0): 2.00, reached\n  goal: Below(5.0): 20.0, MISSED\n"),
-            "{text}"
-        );
-        assert_eq!(text.matches("goal:").count(), 4);
+        let goals: Vec<_> = text.lines().skip_while(|line| !line.starts_with("Goals")).skip(1).collect();
+        let words = |row: usize| goals[row].split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(words(0), "one: AtLeast(2.0) 2.00 reached", "{text}");
+        assert_eq!(words(1), "one: Below(5.0) 20.0 NOT REACHED", "{text}");
+        assert_eq!(goals.len(), 4, "{text}");
     }
 
     #[test]

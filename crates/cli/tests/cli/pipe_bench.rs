@@ -100,7 +100,7 @@ fn caravan_and_the_tools_that_are_there_are_measured_beside_each_other() {
     }
     assert!(table.contains("two addresses of loopback: no namespaces"), "{table}");
     assert!(table.contains("No veth-10g: it takes network namespaces"), "{table}");
-    assert!(table.contains("goal: under 0.5 s: "), "{table}");
+    assert!(table.contains("  start: under 0.5 s "), "{table}");
     assert!(is_clean(&folder, pid));
 }
 

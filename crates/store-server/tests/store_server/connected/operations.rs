@@ -9,6 +9,19 @@ use caravan_store::{
 use super::rig::{Rig, far, transports};
 
 #[test]
+fn an_echo_returns_its_bytes_and_one_that_is_too_long_is_refused() {
+    let rig = Rig::new();
+    for transport in transports() {
+        let client = rig.connect(transport);
+        for bytes in [&b""[..], b"any bytes", &[7; 100_000]] {
+            assert_eq!(client.start_ping(bytes).wait().unwrap(), bytes, "{transport:?}");
+        }
+        let refused = client.start_ping(&vec![7; limits::CALL_VALUE_BYTES_MAX + 1]).wait();
+        assert!(matches!(refused, Err(StoreError::CallTooLong { .. })), "{refused:?}");
+    }
+}
+
+#[test]
 fn keys_are_put_read_and_deleted() {
     let rig = Rig::new();
     for transport in transports() {
