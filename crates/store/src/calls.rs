@@ -22,6 +22,7 @@ use crate::limits;
 pub(crate) use reply::{FoundKey, FoundObject, ShardHint, decode_counts, decode_error, decode_scan};
 pub(crate) use request::{
     NUMBER_BYTES, RequestKind, append_address, append_alloc, append_commit, append_put, append_reads,
+    decode_address,
 };
 pub use service::{CallService, RegionLender};
 pub use sessions::ClientSessions;

@@ -214,14 +214,7 @@ impl ConnectedStore {
         if let Err(error) = check_key(key) {
             return Pending::ready(Err(error));
         }
-        self.call_once(
-            RequestKind::Delete,
-            |to| to.extend_from_slice(key),
-            |outcome| match body(outcome)?[..] {
-                [existed] => Ok(existed != 0),
-                _ => Err(StoreError::Protocol("the answer to a deletion is malformed")),
-            },
-        )
+        self.call_once(RequestKind::Delete, |to| to.extend_from_slice(key), existed)
     }
 
     /// Starts a [`ping`](Self::ping).
@@ -364,6 +357,14 @@ fn body(outcome: CallOutcome) -> Result<Vec<u8>, StoreError> {
         CallOutcome::Body(body) => Ok(body),
         CallOutcome::Failed(error) => Err(error),
         CallOutcome::Found(_) => Err(StoreError::Protocol("an answer is of another kind than expected")),
+    }
+}
+
+/// Returns whether what was deleted existed.
+fn existed(outcome: CallOutcome) -> Result<bool, StoreError> {
+    match body(outcome)?[..] {
+        [existed] => Ok(existed != 0),
+        _ => Err(StoreError::Protocol("the answer to a deletion is malformed")),
     }
 }
 

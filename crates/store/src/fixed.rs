@@ -115,7 +115,7 @@ impl FixedTable {
         self.form.value_bytes
     }
 
-    /// Returns the value of `key`. The source is `&Store`, `&Reader`, `&mut Transaction` or `&mut
+    /// Returns the value of `key`. The source is `&Store`, `&Reader`, `&ConnectedStore`, `&mut Transaction` or `&mut
     /// ReadTransaction` of the store that the table is in.
     pub fn get(&self, source: impl ObjectSource, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
         self.form.check_key(key)?;
@@ -142,8 +142,7 @@ impl FixedTable {
     /// Sets the value of `key`. Fails with [`StoreError::FixedKey`] or [`StoreError::FixedValue`] if one has
     /// another size than the table's.
     pub fn put(&self, tx: &mut Transaction<'_>, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
-        self.form.check_key(key)?;
-        self.form.check_value(value)?;
+        self.check(key, Some(value))?;
         loop {
             let mut editor = ShardEditor::new(self, tx, key)?;
             let is_there = editor.replace(key, value)?;
@@ -156,6 +155,17 @@ impl FixedTable {
             }
             editor.split(self.address)?;
         }
+    }
+
+    /// Checks the sizes of the keys and values of a new table.
+    pub(crate) fn check_sizes(key_bytes: usize, value_bytes: usize) -> Result<(), StoreError> {
+        PairForm::new(key_bytes, value_bytes).map(drop)
+    }
+
+    /// Checks the sizes of a key and a value.
+    pub(crate) fn check(&self, key: &[u8], value: Option<&[u8]>) -> Result<(), StoreError> {
+        self.form.check_key(key)?;
+        value.map_or(Ok(()), |value| self.form.check_value(value))
     }
 
     /// Deletes `key`, and returns whether it existed.

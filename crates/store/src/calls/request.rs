@@ -27,10 +27,14 @@ pub(crate) enum RequestKind {
     Session = 12,
     End = 13,
     Ping = 14,
+    CreateFixed = 15,
+    PutFixed = 16,
+    DeleteFixed = 17,
+    FreeFixed = 18,
 }
 
 impl RequestKind {
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 18] = [
         Self::Get,
         Self::Read,
         Self::Put,
@@ -45,7 +49,25 @@ impl RequestKind {
         Self::Session,
         Self::End,
         Self::Ping,
+        Self::CreateFixed,
+        Self::PutFixed,
+        Self::DeleteFixed,
+        Self::FreeFixed,
     ];
+
+    /// Tells whether requests of this kind change the store, and so have numbers.
+    fn is_write(self) -> bool {
+        matches!(
+            self,
+            Self::Put
+                | Self::Delete
+                | Self::Commit
+                | Self::CreateFixed
+                | Self::PutFixed
+                | Self::DeleteFixed
+                | Self::FreeFixed
+        )
+    }
 
     fn from_number(number: u16) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| *kind as u16 == number)
@@ -95,6 +117,14 @@ pub(crate) enum StoreRequest<'a> {
     End,
     /// any bytes, which come back
     Ping(&'a [u8]),
+    /// bytes of a key 32, bytes of a value 32
+    CreateFixed { key_bytes: u32, value_bytes: u32 },
+    /// table; key with its length; value
+    PutFixed { table: ObjectAddress, key: &'a [u8], value: &'a [u8] },
+    /// table; key
+    DeleteFixed { table: ObjectAddress, key: &'a [u8] },
+    /// table
+    FreeFixed(ObjectAddress),
 }
 
 /// Why a request is not served.
@@ -116,7 +146,7 @@ impl<'a> NumberedRequest<'a> {
         let malformed = |text| RequestError::Malformed(MalformedCall(text));
         let kind = RequestKind::from_number(kind).ok_or(malformed("a request has an unknown handler"))?;
         let mut reader = ByteReader::new(body);
-        let is_write = matches!(kind, RequestKind::Put | RequestKind::Delete | RequestKind::Commit);
+        let is_write = kind.is_write();
         let number = if is_write { reader.u64() } else { Some(0) };
         let number = number.ok_or(malformed("a request is cut short"))?;
         let request = StoreRequest::fields(kind, &mut reader)?.ok_or(malformed("a request is cut short"))?;
@@ -153,6 +183,18 @@ impl<'a> StoreRequest<'a> {
             RequestKind::Session => reader.u64().map(Self::Session),
             RequestKind::End => Some(Self::End),
             RequestKind::Ping => Some(Self::Ping(reader.rest())),
+            RequestKind::CreateFixed => {
+                let sizes = reader.u32().zip(reader.u32());
+                sizes.map(|(key_bytes, value_bytes)| Self::CreateFixed { key_bytes, value_bytes })
+            }
+            RequestKind::PutFixed => {
+                let to = address(reader).zip(take_bytes(reader));
+                to.map(|(table, key)| Self::PutFixed { table, key, value: reader.rest() })
+            }
+            RequestKind::DeleteFixed => {
+                address(reader).map(|table| Self::DeleteFixed { table, key: reader.rest() })
+            }
+            RequestKind::FreeFixed => address(reader).map(Self::FreeFixed),
         })
     }
 }
@@ -242,6 +284,12 @@ fn put_value<'a>(reader: &mut ByteReader<'a>) -> Option<(Option<u64>, &'a [u8])>
 const NEW: u8 = 0;
 const REPLACE: u8 = 1;
 const FREE: u8 = 2;
+
+/// Returns the address that a body consists of.
+pub(crate) fn decode_address(body: &[u8]) -> Option<ObjectAddress> {
+    let mut reader = ByteReader::new(body);
+    address(&mut reader).filter(|_| reader.is_empty())
+}
 
 pub(crate) fn append_address(to: &mut Vec<u8>, address: ObjectAddress) {
     to.extend_from_slice(&address.place.to_be_bytes());

@@ -12,6 +12,7 @@ use super::{CallRecord, DONE, MalformedCall, append_record};
 use crate::commit::{ObjectWrite, ReadRecord, UnitKind, WriteSet};
 use crate::entry::ObjectAddress;
 use crate::error::StoreError;
+use crate::fixed::FixedTable;
 use crate::layout::{BUCKET_BYTES, HEADER_BYTES, ObjectShape};
 use crate::limits;
 use crate::owner::{StoreCore, back_off, count};
@@ -140,6 +141,26 @@ impl CallService {
                 if let Some(joined) = self.session.take() {
                     self.sessions.close(&self.store, &joined)?;
                 }
+                reply(&mut |_| ());
+            }
+            StoreRequest::CreateFixed { key_bytes, value_bytes } => {
+                let (key_bytes, value_bytes) = (key_bytes as usize, value_bytes as usize);
+                let table = self.once(number, |tx| {
+                    Ok(FixedTable::create(tx, key_bytes, value_bytes)?.address().to_word())
+                })?;
+                reply(&mut |to| append_address(to, ObjectAddress::from_word(table)));
+            }
+            StoreRequest::PutFixed { table, key, value } => {
+                self.once(number, |tx| FixedTable::open(&mut *tx, table)?.put(tx, key, value).map(|()| 0))?;
+                reply(&mut |_| ());
+            }
+            StoreRequest::DeleteFixed { table, key } => {
+                let existed = self
+                    .once(number, |tx| FixedTable::open(&mut *tx, table)?.delete(tx, key).map(u64::from))?;
+                reply(&mut |to| to.push(existed as u8));
+            }
+            StoreRequest::FreeFixed(table) => {
+                self.once(number, |tx| FixedTable::open(&mut *tx, table)?.free(tx).map(|()| 0))?;
                 reply(&mut |_| ());
             }
             StoreRequest::Ping(bytes) => reply(&mut |to| to.extend_from_slice(bytes)),

@@ -7,6 +7,7 @@ use super::board::CallOutcome;
 use super::{ConnectedStore, body, found};
 use crate::calls::{
     FoundObject, NUMBER_BYTES, RequestKind, append_address, append_alloc, append_commit, append_reads,
+    decode_address,
 };
 use crate::commit::{ObjectWrite, ReadRecord, UnitKind, WriteSet};
 use crate::entry::{EntryHead, KeyVersion, ObjectAddress, StoreEntry};
@@ -200,13 +201,7 @@ impl<'s> ConnectedTransaction<'s> {
         let answer =
             self.store.call(RequestKind::Alloc, |to| append_alloc(to, bytes.len() as u32, near), body).wait();
         let answer = self.noted(answer)?;
-        let (Some(place), Some(incarnation)) = (answer.first_chunk::<8>(), answer.last_chunk::<2>()) else {
-            return Err(StoreError::Protocol("an address is malformed"));
-        };
-        let address = ObjectAddress {
-            place: u64::from_be_bytes(*place),
-            incarnation: u16::from_be_bytes(*incarnation),
-        };
+        let address = decode_address(&answer).ok_or(StoreError::Protocol("an address is malformed"))?;
         self.reserved.push(address);
         self.writes.objects.insert(address, ObjectWrite::New(image));
         Ok(address)

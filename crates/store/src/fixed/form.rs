@@ -115,7 +115,7 @@ impl FixedHead {
         let is_sound = word(bytes, 0) == MAGIC
             && bytes.len() == HEAD_BYTES
             && head.depth <= limits::FIXED_DEPTH_MAX
-            && head.buckets >= 2
+            && (2..=limits::FIXED_SHARD_BUCKETS_MAX).contains(&head.buckets)
             && head.stride >= least as u64;
         is_sound.then_some(head)
     }

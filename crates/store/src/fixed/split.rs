@@ -44,7 +44,9 @@ pub(crate) fn split(
         .collect();
     let mut entry = entry as usize;
     let old = words.get(entry).map(|word| FixedShard::from_word(*word));
-    let old = old.ok_or_else(|| StoreError::Damaged(format!("the directory of {table} is too short")))?;
+    let old = old
+        .filter(|old| old.depth <= head.depth)
+        .ok_or_else(|| StoreError::Damaged(format!("the directory of {table} does not lead to a shard")))?;
     if old.depth == head.depth {
         words = words.into_iter().flat_map(|word| [word; 2]).collect();
         entry *= 2;

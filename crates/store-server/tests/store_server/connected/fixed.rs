@@ -87,3 +87,46 @@ fn a_table_that_changes_is_read_as_it_is() {
         }
     }
 }
+
+#[test]
+fn a_client_makes_writes_and_frees_a_table() {
+    let rig = Rig::new();
+    for transport in transports() {
+        let client = rig.connect(transport);
+        let table = client.create_fixed(16, 32).unwrap();
+        let mut probe = FixedProbe::new(&table);
+        // The table is split several times.
+        let writes: Vec<_> = (0..3 * SHARD_SLOTS)
+            .map(|number| client.start_put_fixed(&table, &key(number), &value(number)))
+            .collect();
+        writes.into_iter().for_each(|write| write.wait().unwrap());
+        client.put_fixed(&table, &key(1), &value(100)).unwrap();
+        assert!(client.delete_fixed(&table, &key(2)).unwrap(), "{transport:?}");
+        assert!(!client.delete_fixed(&table, &key(2)).unwrap(), "{transport:?}");
+        for number in 0..3 * SHARD_SLOTS {
+            let expected = match number {
+                1 => Some(value(100).to_vec()),
+                2 => None,
+                _ => Some(value(number).to_vec()),
+            };
+            let found = client.get_fixed(&mut probe, &key(number)).unwrap();
+            assert_eq!(found, expected, "{transport:?} {number}");
+            assert_eq!(table.get(&*rig.store, &key(number)).unwrap(), expected, "{transport:?} {number}");
+        }
+        client.free_fixed(table).unwrap();
+        let gone = client.put_fixed(&table, &key(1), &value(1));
+        assert!(matches!(gone, Err(StoreError::NoObject(_))), "{transport:?}: {gone:?}");
+
+        let sizes = client.create_fixed(0, 1);
+        assert!(matches!(sizes, Err(StoreError::FixedSizes { .. })), "{transport:?}: {sizes:?}");
+        let short = client.put_fixed(&table, b"short", &value(1));
+        assert!(
+            matches!(short, Err(StoreError::FixedKey { bytes: 5, takes: 16 })),
+            "{transport:?}: {short:?}"
+        );
+        // An object of a client that claims to be a table.
+        let other = client.alloc(40, None).unwrap();
+        let not_a_table = FixedTable::open(&client, other);
+        assert!(matches!(not_a_table, Err(StoreError::NotAFixedTable(_))), "{transport:?}: {not_a_table:?}");
+    }
+}

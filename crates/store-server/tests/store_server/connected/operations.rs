@@ -9,7 +9,7 @@ use caravan_store::{
 use super::rig::{Rig, far, transports};
 
 #[test]
-fn an_echo_returns_its_bytes_and_one_that_is_too_long_is_refused() {
+fn a_ping_returns_its_bytes_and_one_that_is_too_long_is_refused() {
     let rig = Rig::new();
     for transport in transports() {
         let client = rig.connect(transport);
