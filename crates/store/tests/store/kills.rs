@@ -41,6 +41,10 @@ impl Notes {
     fn is_ready(&self) -> &AtomicU64 {
         self.0.word(NOTES_FROM)
     }
+    /// The number of owners that were started.
+    fn owners(&self) -> &AtomicU64 {
+        self.0.word(NOTES_FROM + 8)
+    }
     fn begun(&self, thread: u64) -> &AtomicU64 {
         self.0.word(NOTES_FROM + 64 + 128 * thread as usize)
     }
@@ -234,7 +238,7 @@ pub fn work(memory: OwnedFd, _: bool) -> Result<(), String> {
     let notes = Notes::of(&Arc::new(Segment::attach(notes, NOTES_BYTES).unwrap()));
     // One in three checks all first, one checks what the owner before has left while that is restored, and one works
     // meanwhile.
-    let kind = notes.ended(0).load(Ordering::Acquire) % 3;
+    let kind = notes.owners().load(Ordering::Acquire) % 3;
     let store = Store::take_over(memory, StoreOptions::new(64 << 20)).map_err(text)?;
     if kind == 0 {
         store.audit().map_err(text)?;
@@ -336,6 +340,7 @@ fn kill(kills: u64, seed: u64) -> Option<i32> {
         let mut reader = None;
         let mut status = None;
         for kill in 0..kills {
+            notes.owners().store(kill, Ordering::Release);
             notes.is_ready().store(0, Ordering::Release);
             let output = notes_segment.as_fd().try_clone_to_owned().unwrap();
             let mut owner = children::start_with_output("kills", None, memory.try_clone().unwrap(), output);
