@@ -1,4 +1,5 @@
-//! Readers in other processes, while hostile writers change values of 1 byte to 1 MB all the time.
+//! Readers in other processes, while hostile writers change values of 1 byte to 1 MB all the time. `CARAVAN_READS` says how
+//! many times the reads of a short hunt.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -11,10 +12,27 @@ use crate::children::{self, CAUGHT};
 /// The sizes that a key's value takes in turn: within one class of objects, and across classes.
 const SIZES: [&[usize]; 5] =
     [&[1, 2, 7, 8], &[9, 63, 64, 65, 200], &[1000, 1001, 1024], &[4000, 40_000, 4096], &[1_000_000, 999_000]];
-/// How often each reader reads each key.
-const READS: [usize; 5] = [50_000, 50_000, 20_000, 8_000, 50];
+/// How often each reader of a short hunt reads each key.
+const READS: [usize; 5] = [20_000, 20_000, 10_000, 3_000, 30];
 /// For how long a planted fault may stay unnoticed.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Returns how many short hunts a long one is.
+fn hunts() -> usize {
+    std::env::var("CARAVAN_READS").map_or(1, |times| times.parse().expect("CARAVAN_READS is a number"))
+}
+
+/// Hunts until it is enough; where a fault is planted, until that is noticed.
+fn hunt(is_faulty: bool, mut once: impl FnMut() -> Result<(), String>) -> Result<(), String> {
+    let begin = Instant::now();
+    for hunted in 1.. {
+        once()?;
+        if if is_faulty { begin.elapsed() > PATIENCE } else { hunted >= hunts() } {
+            break;
+        }
+    }
+    Ok(())
+}
 
 fn key(number: usize) -> [u8; 8] {
     number.to_ne_bytes()
@@ -55,9 +73,8 @@ fn store() -> Store {
 
 pub fn read_values(descriptor: OwnedFd, is_faulty: bool) -> Result<(), String> {
     let reader = Reader::open(descriptor).map_err(|error| error.to_string())?;
-    let begin = Instant::now();
     let mut value = Vec::new();
-    loop {
+    hunt(is_faulty, || {
         for (number, reads) in READS.iter().enumerate() {
             for _ in 0..*reads {
                 value.clear();
@@ -76,10 +93,8 @@ pub fn read_values(descriptor: OwnedFd, is_faulty: bool) -> Result<(), String> {
                 }
             }
         }
-        if !is_faulty || begin.elapsed() > PATIENCE {
-            return Ok(());
-        }
-    }
+        Ok(())
+    })
 }
 
 #[test]
@@ -99,7 +114,7 @@ fn a_torn_value_would_be_noticed() {
 }
 
 /// Sizes that go up by less than a size class does: there is one of each class.
-fn class_sizes() -> impl Iterator<Item = usize> {
+fn class_sizes() -> impl Iterator<Item = usize> + Clone {
     std::iter::successors(Some(1_usize), |size| Some(size + (size / 10).max(4)))
         .take_while(|size| *size < 1_000_000)
 }
@@ -107,11 +122,9 @@ fn class_sizes() -> impl Iterator<Item = usize> {
 /// Reads values of every size class, each of one byte and of one of two lengths.
 pub fn read_classes(descriptor: OwnedFd, is_faulty: bool) -> Result<(), String> {
     let reader = Reader::open(descriptor).map_err(|error| error.to_string())?;
-    let begin = Instant::now();
-    let (mut value, mut rounds) = (Vec::new(), 0);
-    while rounds < CLASS_ROUNDS || is_faulty && begin.elapsed() < PATIENCE {
-        rounds += 1;
-        for (number, size) in class_sizes().enumerate() {
+    let mut value = Vec::new();
+    hunt(is_faulty, || {
+        for (number, size) in std::iter::repeat_n(class_sizes().enumerate(), CLASS_ROUNDS).flatten() {
             // Small values are read at once, and large ones take as long as many of these.
             for _ in 0..(20_000 / size).clamp(1, 200) {
                 value.clear();
@@ -127,8 +140,8 @@ pub fn read_classes(descriptor: OwnedFd, is_faulty: bool) -> Result<(), String> 
                 }
             }
         }
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// How often the short hunt reads values of all classes.
@@ -182,16 +195,13 @@ fn a_torn_value_of_some_class_would_be_noticed() {
 /// Reads keys that always exist, and whose objects and slots change all the time.
 pub fn read_present(descriptor: OwnedFd, is_faulty: bool) -> Result<(), String> {
     let reader = Reader::open(descriptor).map_err(|error| error.to_string())?;
-    let begin = Instant::now();
-    loop {
+    hunt(is_faulty, || {
         for step in 0..100_000_usize {
             let found = reader.head(&key(step % 2)).map_err(|error| error.to_string())?;
             found.ok_or_else(|| format!("key {} was not found", step % 2))?;
         }
-        if !is_faulty || begin.elapsed() > PATIENCE {
-            return Ok(());
-        }
-    }
+        Ok(())
+    })
 }
 
 /// Moves the two keys from object to object: each value is of another class than the one before.

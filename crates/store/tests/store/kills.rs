@@ -47,6 +47,10 @@ impl Notes {
     fn heir(&self) -> &AtomicU64 {
         self.0.word(NOTES_FROM + 8)
     }
+    /// The number of owners that were started.
+    fn owners(&self) -> &AtomicU64 {
+        self.0.word(NOTES_FROM + 16)
+    }
     fn begun(&self, thread: u64) -> &AtomicU64 {
         self.0.word(NOTES_FROM + 64 + 128 * thread as usize)
     }
@@ -241,7 +245,7 @@ pub fn work(memory: OwnedFd, _: bool) -> Result<(), String> {
     // One in three checks all first, one checks what the owner before has left while that is restored, and one works
     // meanwhile.
     notes.heir().store(start_heir().map_err(|error| error.to_string())? as u64, Ordering::Release);
-    let kind = notes.ended(0).load(Ordering::Acquire) % 3;
+    let kind = notes.owners().load(Ordering::Acquire) % 3;
     let store = Store::take_over(memory, StoreOptions::new(64 << 20)).map_err(text)?;
     if kind == 0 {
         store.audit().map_err(text)?;
@@ -344,6 +348,7 @@ fn kill(kills: u64, seed: u64) -> Option<i32> {
         let mut status = None;
         let mut heirs = Vec::new();
         for kill in 0..kills {
+            notes.owners().store(kill, Ordering::Release);
             notes.is_ready().store(0, Ordering::Release);
             let output = notes_segment.as_fd().try_clone_to_owned().unwrap();
             let mut owner = children::start_with_output("kills", None, memory.try_clone().unwrap(), output);
