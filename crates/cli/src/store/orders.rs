@@ -67,7 +67,12 @@ pub fn upgrade(args: &StoreUpgrade) -> Result<(), Error> {
             print(&format!("A new server of {} serves: process {pid}.\n", call.store))
         }
         KeeperAnswer::Refused(why) => {
-            Err(Error::Sentence(format!("{} is not upgraded, and its old program serves: {why}", call.store)))
+            let given = args.program.as_ref().map(|path| printable(path.as_os_str().as_encoded_bytes()));
+            let to = given.map_or_else(String::new, |path| format!(" to {path}"));
+            Err(Error::Sentence(format!(
+                "{} is not upgraded{to}, and its old program serves: {why}",
+                call.store
+            )))
         }
         KeeperAnswer::Saved { .. } => Err(call.unexpected()),
     }

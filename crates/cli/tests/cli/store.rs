@@ -198,14 +198,24 @@ fn the_place_of_a_killed_store_is_free() {
 #[test]
 fn options_that_do_not_fit_are_refused_with_a_reason() {
     let served = Served::start(&[]);
+    let path = served.folder.path().join("file");
+    std::fs::write(&path, "text").expect("written");
+    let file = path.to_str().expect("text");
     for (words, expected) in [
         (&["serve", "other", "--port", "0", "--bind", "0.0.0.0"][..], "without a password"),
         (&["serve", "other", "--socket", "/nowhere/at/all"], "cannot open /nowhere/at/all.lock"),
+        (
+            &["get", "a", "--socket", &"x".repeat(200)],
+            "this is no path for a socket, which has at most 100 bytes",
+        ),
+        (&["serve", "--socket", file], "this is a file, not the socket of a store"),
+        (&["upgrade", "--program", file], "is not upgraded to "),
         (&["serve", "other", "--password-file", "/dev/null"], "the first line is to be a password"),
     ] {
         let message = served.refused(words);
         assert!(message.contains(expected), "{words:?}: {message}");
     }
+    assert!(!path.with_extension("lock").exists(), "nothing is made beside a file of somebody else's");
     assert!(text(&served.store(&["serve", "a/b"]).stderr).contains("it takes 1 to 40 letters"));
     let message = text(&served.store(&["serve", "other", "--memory", "1"]).stderr);
     assert!(message.contains("'1' for '--memory <SIZE>': a store takes 8M to 128G of memory"), "{message}");
