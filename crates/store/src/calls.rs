@@ -23,7 +23,7 @@ pub(crate) use reply::{FoundKey, FoundObject, ShardHint, decode_counts, decode_e
 pub(crate) use request::{
     RequestKind, RequestNumber, append_address, append_alloc, append_commit, append_put, append_reads,
 };
-pub use service::{CallService, RegionLender};
+pub use service::{CALL_NAMES, CallCounts, CallService, RegionLender};
 pub use sessions::ClientSessions;
 
 /// The bytes of a record before its body.
