@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use caravan_segment::counters::{CounterRow, CounterTable, Label};
+use caravan_segment::counters::{CounterRow, CounterTable, Label, TableKind};
 
 /// Declares the counters of a row, in their order, each with its name as users see it.
 macro_rules! counters {
@@ -49,7 +49,7 @@ pub fn row(local: &str, peer: &str) -> Result<CounterRow, caravan_segment::Error
         Some(table) => table,
         None => {
             // Two threads may both make a table; the second one is dropped.
-            let made = CounterTable::create(local, NAMES)?;
+            let made = CounterTable::create(TableKind::Links, local, NAMES)?;
             TABLE.get_or_init(|| made)
         }
     };

@@ -39,7 +39,7 @@ Examples:
   caravan engine run FILE             packet networks in worker processes
   caravan store serve                 a key-value store that speaks the Redis protocol
   caravan pipe a:'CMD' b:'CMD'        commands on several hosts, joined by pipes
-  caravan top                         every Caravan link of this host, refreshed each second
+  caravan top                         every Caravan link and store of this host, refreshed each second
   caravan fabric db2.example.org      what this host has for RDMA, and each obstacle
   caravan selftest db2.example.org    test RDMA between this host and another, over ssh"
 )]
@@ -86,16 +86,18 @@ pub enum Command {
     SelftestPeer(SelfTestPeer),
 }
 
-/// Show every Caravan link of your user on this host
+/// Show every Caravan link and every store of your user on this host
 ///
-/// Reads the counters that every process with Caravan links keeps in shared memory. Rates are over the last interval.
-/// Links of other users are not shown.
+/// Reads the counters that every process with Caravan links, and every server of a store, keeps in shared memory. Rates are
+/// over the last interval. READERS are clients of a store that have mapped its memory; what they read is not counted.
+/// What other users run is not shown.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   caravan top
   caravan top --once
-  caravan top --json | jq '.links[] | {peer, transport, messages_sent_per_s}'")]
+  caravan top --json | jq '.links[] | {peer, transport, messages_sent_per_s}'
+  caravan top --json | jq '.stores[] | {store, operations_per_s, keys}'")]
 pub struct TopArgs {
     /// Print one table and end
     #[arg(long)]

@@ -66,6 +66,10 @@ fn unreachable_store(store: &str, socket: &Path, source: io::Error) -> Error {
             "{store} is not served: nobody listens at {}. Start it with `caravan store serve`",
             socket.display()
         )),
+        io::ErrorKind::InvalidInput => Error::Sentence(format!(
+            "{}: this is no path for a socket, which has at most 100 bytes",
+            socket.display()
+        )),
         _ => Shared::File { what: "connect to", path: socket.to_owned(), source }.into(),
     }
 }

@@ -1,4 +1,5 @@
-//! `caravan top`: shows every Caravan link of this user on this host, from the counters in shared memory.
+//! `caravan top`: shows every Caravan link and every store of this user on this host, from the counters in shared
+//! memory.
 
 mod view;
 
@@ -7,26 +8,26 @@ use std::time::{Duration, Instant};
 
 use caravan_bench::Error as Shared;
 use caravan_bench::interrupt::{GLANCE, Interrupt};
-use caravan_bench::number::{bytes, number};
+use caravan_bench::number::{binary, bytes, number};
 use caravan_segment::counters;
 use console::Term;
 use serde::Serialize;
 
 use crate::args::TopArgs;
 use crate::error::Error;
-use crate::top::view::{CountersSample, LinkRow, LinksView};
+use crate::top::view::{CountersSample, CountersView, LinkRow, StoreRow};
 use crate::{print, print_json};
 
 /// The width of a table that does not go to a terminal.
 const WIDTH: usize = 160;
 
-/// Shows the links until it is interrupted, or once.
+/// Shows links and stores until it is interrupted, or once.
 pub fn run(args: &TopArgs) -> Result<(), Error> {
     let interrupt = Interrupt::watch()?;
     let mut before = sample();
     let mut is_first = true;
     loop {
-        // A host without links has no rates to wait for.
+        // A host without links and stores has no rates to wait for.
         if !before.processes.is_empty() || !is_first {
             match wait(args.interval, &interrupt) {
                 // Ctrl-C is the normal way to leave this view.
@@ -35,7 +36,7 @@ pub fn run(args: &TopArgs) -> Result<(), Error> {
             }
         }
         let now = sample();
-        let view = LinksView::between(&before, &now);
+        let view = CountersView::between(&before, &now);
         show(&view, args.json, args.once, is_first, |width, height| text(&view, width, height))?;
         if args.once {
             return Ok(());
@@ -114,20 +115,36 @@ const GAP: usize = 2;
 /// The number of letters of a name that are always shown.
 const NAME_LEAST: usize = 12;
 
-const NO_LINKS: &str = "No Caravan links of your user on this host. Nodes started with\n  \
-                        erl -sname NAME -proto_dist caravan -pa ...\nshow here once they are connected.\n";
+const STORE_HEAD: [&str; 6] = ["STORE", "OPS/S", "CLIENTS", "READERS", "KEYS", "MEMORY"];
+const SOCKET: &str = "SOCKET";
+
+const NOTHING: &str = "No Caravan links and no stores of your user on this host. Nodes started with\n  \
+                       erl -sname NAME -proto_dist caravan -pa ...\nshow here once they are connected, and stores once \
+                       `caravan store serve` serves them.\n";
 
 /// Returns at most `height` lines of at most `width` characters.
-pub fn text(view: &LinksView, width: usize, height: usize) -> String {
-    if view.links.is_empty() {
-        return fit(NO_LINKS.lines().map(str::to_owned).collect(), width, usize::MAX, "caravan top");
+fn text(view: &CountersView, width: usize, height: usize) -> String {
+    let mut lines = if view.links.is_empty() { Vec::new() } else { links(view, width) };
+    if !view.stores.is_empty() {
+        let separator = (!lines.is_empty()).then(String::new);
+        lines.extend(separator);
+        let rows: Vec<_> =
+            view.stores.iter().map(|store| (store_cells(store), store.socket.clone())).collect();
+        lines.extend(table(&STORE_HEAD, 1, SOCKET, &rows));
     }
+    match lines.is_empty() {
+        true => fit(NOTHING.lines().map(str::to_owned).collect(), width, usize::MAX, "caravan top"),
+        false => fit(lines, width, height, "caravan top"),
+    }
+}
+
+fn links(view: &CountersView, width: usize) -> Vec<String> {
     let mut rows: Vec<_> = view.links.iter().map(|link| (cells(link), link.reason.clone())).collect();
     // Long names are cut to make room for numbers, but not below `NAME_LEAST` letters.
     let numbers: usize = widths(&HEAD, &rows)[2..].iter().map(|width| width + GAP).sum();
     let room = (width.saturating_sub(numbers) / 2).saturating_sub(GAP).max(NAME_LEAST);
     rows.iter_mut().flat_map(|(row, _)| &mut row[..2]).for_each(|name| *name = cut(name, room));
-    fit(table(&HEAD, 3, REASON, &rows), width, height, "caravan top")
+    table(&HEAD, 3, REASON, &rows)
 }
 
 fn widths<const N: usize>(head: &[&str; N], rows: &[([String; N], String)]) -> [usize; N] {
@@ -186,6 +203,19 @@ fn cells(link: &LinkRow) -> [String; 9] {
     ]
 }
 
+fn store_cells(store: &StoreRow) -> [String; 6] {
+    let StoreRow { used_memory_bytes: used, memory_limit_bytes: limit, .. } = store;
+    let percent = 100.0 * *used as f64 / (*limit).max(1) as f64;
+    [
+        store.store.clone(),
+        maybe(store.operations_per_s, whole),
+        store.clients.to_string(),
+        store.readers.to_string(),
+        whole(store.keys as f64),
+        format!("{} of {} ({percent:.0} %)", binary(*used), binary(*limit)),
+    ]
+}
+
 /// Formats a number without decimals.
 pub fn whole(value: f64) -> String {
     number(value.round()).trim_end_matches(".00").trim_end_matches(".0").to_owned()
@@ -208,7 +238,7 @@ fn cut(text: &str, width: usize) -> String {
 mod tests {
     use super::*;
 
-    fn view(count: usize) -> LinksView {
+    fn view(count: usize) -> CountersView {
         let link = LinkRow {
             node: "a@host".into(),
             peer: "b@host".into(),
@@ -225,7 +255,7 @@ mod tests {
             queued_bytes: 65_536,
             ..LinkRow::default()
         };
-        LinksView { unix_time: 0.0, interval_seconds: 1.0, links: vec![link; count] }
+        CountersView { unix_time: 0.0, interval_seconds: 1.0, links: vec![link; count], stores: Vec::new() }
     }
 
     #[test]
@@ -255,7 +285,33 @@ mod tests {
     }
 
     #[test]
-    fn no_links_say_how_to_get_some() {
-        assert!(text(&view(0), 100, 50).contains("-proto_dist caravan"));
+    fn stores_have_a_table_of_their_own() {
+        let store = StoreRow {
+            store: "cache".into(),
+            socket: "/run/cache.sock".into(),
+            operations_per_s: Some(1234.4),
+            clients: 3,
+            readers: 2,
+            keys: 1_000_000,
+            used_memory_bytes: 64 << 20,
+            memory_limit_bytes: 256 << 20,
+            ..StoreRow::default()
+        };
+        for links in [0, 1] {
+            let mut view = view(links);
+            view.stores = vec![store.clone()];
+            let text = text(&view, 200, 50);
+            let lines: Vec<_> = text.lines().collect();
+            assert_eq!(lines.len(), 2 + 3 * links, "{text}");
+            let words: Vec<_> = lines[lines.len() - 1].split_whitespace().collect();
+            let expected = "cache 1,234 3 2 1,000,000 64 MiB of 256 MiB (25 %) /run/cache.sock";
+            assert_eq!(words.join(" "), expected);
+        }
+    }
+
+    #[test]
+    fn nothing_says_how_to_get_something() {
+        let text = text(&view(0), 100, 50);
+        assert!(text.contains("-proto_dist caravan") && text.contains("caravan store serve"), "{text}");
     }
 }

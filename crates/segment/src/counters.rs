@@ -1,9 +1,14 @@
 //! Labelled 64-bit counters in shared memory: one process writes them, any process of the same user reads them.
 //!
-//! Each process has at most one [`CounterTable`], a memfd called `caravan-counters`. Readers find it as
+//! Each process has at most one [`CounterTable`], a memfd whose name tells the [`TableKind`]. Readers find it as
 //! a link in `/proc/PID/fd`, which the kernel opens for the same user only: no file is left
-//! behind, and no process registers. A table has a row for each link; it contains the names of its
+//! behind, and no process registers. It contains the names of its
 //! counters, so that a reader of another version can still print them.
+//!
+//! | kind | a row is | local label | peer label | transport and reason |
+//! |---|---|---|---|---|
+//! | [`TableKind::Links`] | one end of a link | the name of this end (a node's name) | the name of the other end | of the link |
+//! | [`TableKind::Stores`] | a store that the process serves | its name | the path of its socket | empty |
 //!
 //! Layout, all numbers in the host's byte order:
 //!
@@ -29,10 +34,10 @@ use crate::{Error, Pages, Segment, SharedSlice};
 
 pub use read::{ProcessCounters, RowCounters, read_all, read_process};
 
-/// The name of the memfd.
-pub const SEGMENT_NAME: &str = "caravan-counters";
-/// The largest number of rows of a table; further links count in memory that no other process sees.
+/// The largest number of rows of a table of links; further ones count in memory that no other process sees.
 pub const ROWS_MAX: usize = 1024;
+/// The same for a table of stores: a server has one store, and a test a few servers.
+pub const STORE_ROWS_MAX: usize = 16;
 /// The largest number of counters of a row.
 pub const COUNTERS_MAX: usize = 32;
 /// The number of bytes of a label: longer ones are cut.
@@ -53,17 +58,44 @@ const ROW_COUNTERS_AT: usize = ROW_LABELS_AT + 4 * LABEL_BYTES;
 /// The bits of a row's generation.
 const WRITING: u64 = 1;
 const IN_USE: u64 = 2;
-const TABLE_BYTES: usize = ROWS_AT + ROWS_MAX * ROW_BYTES;
 
 const _: () = assert!(ROW_COUNTERS_AT + COUNTERS_MAX * 8 <= ROW_BYTES);
 const _: () = assert!(NAMES_AT + COUNTERS_MAX * NAME_BYTES <= ROWS_AT);
 
-/// A property of a row's link.
+/// What the rows of a table are. Each kind has memfds of its own name, so that a reader that does not know a kind
+/// does not see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TableKind {
+    /// Ends of links.
+    Links,
+    /// Stores that a process serves.
+    Stores,
+}
+
+impl TableKind {
+    const ALL: [Self; 2] = [Self::Links, Self::Stores];
+
+    fn segment_name(self) -> &'static str {
+        match self {
+            Self::Links => "caravan-counters",
+            Self::Stores => "caravan-store-counters",
+        }
+    }
+
+    fn rows_max(self) -> usize {
+        match self {
+            Self::Links => ROWS_MAX,
+            Self::Stores => STORE_ROWS_MAX,
+        }
+    }
+}
+
+/// A property of a row; the table at the top says what it is for which [`TableKind`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Label {
-    /// The name that the face gives this end of the link (a node's name).
+    /// The name that the face gives this end of the link, or the store.
     Local = 0,
-    /// The name of the other end.
+    /// The name of the other end, or of the socket.
     Peer = 1,
     /// The transport of the link: `shm`, `tcp`.
     Transport = 2,
@@ -74,9 +106,9 @@ pub enum Label {
 /// The writing side of one process's table. Any thread may add rows.
 ///
 /// ```
-/// use caravan_segment::counters::{self, CounterTable, Label};
+/// use caravan_segment::counters::{self, CounterTable, Label, TableKind};
 ///
-/// let table = CounterTable::create("me@host", &["sent_bytes"])?;
+/// let table = CounterTable::create(TableKind::Links, "me@host", &["sent_bytes"])?;
 /// let labels =
 ///     [(Label::Local, "me@host"), (Label::Peer, "you@host"), (Label::Transport, "shm"), (Label::Reason, "")];
 /// let row = table.row(labels)?;
@@ -95,17 +127,14 @@ pub struct CounterTable {
 
 impl CounterTable {
     /// Makes the table, with the names of the counters that every row has.
-    pub fn create(process_label: &str, counter_names: &[&str]) -> Result<Self, Error> {
-        Self::create_named(SEGMENT_NAME, process_label, counter_names)
-    }
-
-    fn create_named(segment_name: &str, process_label: &str, counter_names: &[&str]) -> Result<Self, Error> {
+    pub fn create(kind: TableKind, process_label: &str, counter_names: &[&str]) -> Result<Self, Error> {
         if counter_names.len() > COUNTERS_MAX {
             return Err(Error::Size { bytes: counter_names.len() as u64, maximum: COUNTERS_MAX as u64 });
         }
-        let segment = Arc::new(Segment::create(segment_name, TABLE_BYTES as u64, Pages::Small)?);
-        segment.grow(TABLE_BYTES as u64)?;
-        let slice = segment.slice(0, TABLE_BYTES as u64)?;
+        let table_bytes = (ROWS_AT + kind.rows_max() * ROW_BYTES) as u64;
+        let segment = Arc::new(Segment::create(kind.segment_name(), table_bytes, Pages::Small)?);
+        segment.grow(table_bytes)?;
+        let slice = segment.slice(0, table_bytes)?;
         write_text(&slice, PROCESS_LABEL_AT, LABEL_BYTES, process_label);
         for (i, name) in counter_names.iter().enumerate() {
             write_text(&slice, NAMES_AT + i * NAME_BYTES, NAME_BYTES, name);
@@ -113,7 +142,7 @@ impl CounterTable {
         slice.word(COUNTER_COUNT_AT).store(counter_names.len() as u64, Ordering::Relaxed);
         // pairs with the read in read::Reader::open
         slice.word(0).store(MAGIC, Ordering::Release);
-        let free = Arc::new(Mutex::new((0..ROWS_MAX).rev().collect()));
+        let free = Arc::new(Mutex::new((0..kind.rows_max()).rev().collect()));
         Ok(Self { slice, counter_count: counter_names.len(), free })
     }
 

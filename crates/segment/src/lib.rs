@@ -4,6 +4,7 @@
 pub mod barrier;
 pub mod counters;
 mod error;
+mod host;
 mod memory;
 pub mod passing;
 mod printable;
@@ -13,6 +14,7 @@ mod transfer;
 mod view;
 
 pub use error::Error;
+pub use host::HostMemory;
 pub use memory::{Pages, Segment};
 pub use printable::printable;
 pub use slice::{SharedSlice, expect_write};

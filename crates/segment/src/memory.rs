@@ -18,6 +18,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use rustix::process::Resource;
 
 use crate::error::{Error, system};
+use crate::host::HostMemory;
 use crate::slice::SharedSlice;
 
 /// The largest segment: an eighth of the address space that x86-64 and aarch64 give a process.
@@ -277,12 +278,8 @@ fn affordable(bytes: u64) -> Result<(), Error> {
     if bytes < CHECKED_GROWTH_BYTES {
         return Ok(());
     }
-    let available = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
-        let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-        line.trim().strip_suffix(" kB")?.parse::<u64>().ok()
-    });
-    match available {
-        Some(kilobytes) if bytes > kilobytes * 1024 => {
+    match HostMemory::read() {
+        Some(host) if bytes > host.available_bytes => {
             Err(Error::OutOfMemory { bytes, source: Errno::NOMEM.into() })
         }
         _ => Ok(()),

@@ -3,7 +3,7 @@
 
 use std::os::fd::AsFd;
 
-use caravan_segment::counters::CounterTable;
+use caravan_segment::counters::{CounterTable, TableKind};
 use caravan_segment::{Error, Pages, Segment};
 use rustix::process::{Resource, Rlimit};
 
@@ -21,7 +21,8 @@ fn memory_above_the_limit_on_files_is_an_error_and_no_signal() {
         assert!(matches!(refused, Error::FileSize { limit: LIMIT, .. }), "{refused}");
         assert!(refused.to_string().contains("ulimit -f"), "{refused}");
     }
-    assert!(matches!(CounterTable::create("test", &["count"]), Err(Error::FileSize { .. })));
+    let table = CounterTable::create(TableKind::Links, "test", &["count"]);
+    assert!(matches!(table, Err(Error::FileSize { .. })));
 
     let small = Segment::create("caravan-test", LIMIT, Pages::Small).unwrap();
     small.grow(LIMIT).unwrap();

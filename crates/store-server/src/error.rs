@@ -43,6 +43,10 @@ impl CommandError {
             Self::LongReply => {
                 b"ERR the reply is longer than 513 MiB: ask for less, for example with SCAN".to_vec()
             }
+            Self::Store(error) if error.is_host_full() => {
+                b"OOM this host, or the control group, has no memory left for the store: free some, or raise memory.max"
+                    .to_vec()
+            }
             Self::Store(StoreError::Full { .. }) => {
                 b"OOM command not allowed when used memory > 'maxmemory'.".to_vec()
             }

@@ -14,6 +14,7 @@ mod links;
 mod listen;
 mod metrics;
 mod number;
+mod published;
 mod resp;
 mod server;
 mod session;

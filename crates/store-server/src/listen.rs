@@ -55,6 +55,8 @@ impl StoreListening {
     pub(crate) fn open(options: &ServerOptions) -> Result<Self, ServeError> {
         let path = &options.socket;
         let address = SocketAddrUnix::new(path).map_err(|_| ServeError::Path(path.clone()))?;
+        // Nothing is made beside a file that is not ours.
+        check_socket(path)?;
         let lock = lock(path)?;
         let tcp = options.address.map(listen_tcp).transpose()?;
         let tls = options.tls.as_ref().map(|tls| {
@@ -120,14 +122,20 @@ fn listen_unix(path: &Path, address: &SocketAddrUnix) -> Result<OwnedFd, ServeEr
     Ok(listener)
 }
 
+/// Fails if something else than a socket is there; returns whether a socket is.
+fn check_socket(path: &Path) -> Result<bool, ServeError> {
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if found.file_type().is_socket() => Ok(true),
+        Ok(_) => Err(ServeError::NoSocket(path.to_owned())),
+        Err(_) => Ok(false),
+    }
+}
+
 /// Removes a socket whose maker has ended, because it does not hold the lock.
 pub(crate) fn remove_left(path: &Path) -> Result<(), ServeError> {
-    match std::fs::symlink_metadata(path) {
-        Ok(found) if found.file_type().is_socket() => {
-            std::fs::remove_file(path).map_err(ServeError::system(format!("remove {}", path.display())))
-        }
-        Ok(_) => Err(ServeError::NoSocket(path.to_owned())),
-        Err(_) => Ok(()),
+    match check_socket(path)? {
+        true => std::fs::remove_file(path).map_err(ServeError::system(format!("remove {}", path.display()))),
+        false => Ok(()),
     }
 }
 

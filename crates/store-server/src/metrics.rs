@@ -166,8 +166,11 @@ fn store(text: &mut MetricsText, state: &ServerState) {
 }
 
 fn server(text: &mut MetricsText, state: &ServerState) {
-    text.single("clients", "gauge", "Connections.", state.clients().len() as u64);
-    text.single("links", "gauge", "Connections that have become links.", state.links() as u64);
+    let clients = state.client_counts();
+    text.single("clients", "gauge", "Connections.", clients.all);
+    text.single("links", "gauge", "Connections that have become links.", clients.links);
+    let help = "Links whose client has got the memory of the store, to read it by itself.";
+    text.single("readers", "gauge", help, clients.readers);
     let counters = &state.counters;
     for (name, help, counter) in [
         ("connections_total", "Connections that were accepted.", &counters.connections),
@@ -185,6 +188,9 @@ fn commands(text: &mut MetricsText, state: &ServerState) {
     text.metric("commands_total", "counter", "Commands that ran.");
     for (spec, tally) in &used {
         text.sample("commands_total", &[("command", spec.name)], tally.calls.load(Ordering::Relaxed));
+    }
+    for (name, calls) in state.tallies.calls() {
+        text.sample("commands_total", &[("command", &name)], calls);
     }
     text.metric(
         "commands_refused_total",

@@ -70,6 +70,9 @@ pub struct ServerState {
     watcher: SettingsWatcher,
     clients: Mutex<BTreeMap<u64, Arc<ClientCard>>>,
     next_client: AtomicU64,
+    /// The clients that have attached, and those of them that have got the memory.
+    links: AtomicU64,
+    readers: AtomicU64,
     pub(crate) counters: ServerCounters,
     /// What clients that map nothing are lent.
     pub(crate) parts: StoreParts,
@@ -116,6 +119,8 @@ impl ServerState {
             watcher: SettingsWatcher::default(),
             clients: Mutex::default(),
             next_client: AtomicU64::new(1),
+            links: AtomicU64::new(0),
+            readers: AtomicU64::new(0),
             counters: ServerCounters::default(),
             parts: StoreParts::default(),
             sessions: Arc::default(),
@@ -187,12 +192,14 @@ impl ServerState {
             notes: Mutex::default(),
         });
         self.clients().insert(id, Arc::clone(&card));
-        ClientEntry { state: Arc::clone(self), card }
+        ClientEntry { state: Arc::clone(self), card, link: None }
     }
 
-    /// Returns how many of the clients have attached.
-    pub(crate) fn links(&self) -> usize {
-        self.clients().values().filter(|card| card.notes().is_link).count()
+    /// Returns how many clients there are.
+    pub(crate) fn client_counts(&self) -> ClientCounts {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let all = self.clients().len() as u64;
+        ClientCounts { all, links: read(&self.links), readers: read(&self.readers) }
     }
 
     pub(crate) fn clients(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<ClientCard>>> {
@@ -220,8 +227,16 @@ pub(crate) struct ClientNotes {
     pub(crate) is_resp3: bool,
     /// The commands since MULTI, and the bytes of memory that they take.
     pub(crate) queued: Option<(usize, usize)>,
-    /// Whether the connection has become a link.
-    pub(crate) is_link: bool,
+}
+
+/// How many clients there are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClientCounts {
+    pub(crate) all: u64,
+    /// Those whose connection has become a link.
+    pub(crate) links: u64,
+    /// Those of the links whose client has got a descriptor of the memory, and reads it by itself.
+    pub(crate) readers: u64,
 }
 
 impl ClientCard {
@@ -235,10 +250,26 @@ impl ClientCard {
 pub(crate) struct ClientEntry {
     state: Arc<ServerState>,
     pub(crate) card: Arc<ClientCard>,
+    /// Of a link: whether its client is a reader.
+    link: Option<bool>,
+}
+
+impl ClientEntry {
+    /// Notes that the connection has become a link.
+    pub(crate) fn become_link(&mut self, is_reader: bool) {
+        self.card.notes().command = "caravan.attach";
+        self.link = Some(is_reader);
+        count(&self.state.links, 1);
+        count(&self.state.readers, u64::from(is_reader));
+    }
 }
 
 impl Drop for ClientEntry {
     fn drop(&mut self) {
         self.state.clients().remove(&self.card.id);
+        if let Some(is_reader) = self.link {
+            self.state.links.fetch_sub(1, Ordering::Relaxed);
+            self.state.readers.fetch_sub(u64::from(is_reader), Ordering::Relaxed);
+        }
     }
 }

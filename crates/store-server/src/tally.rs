@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use caravan_store::calls::{CALL_NAMES, CallCounts};
+
 use crate::command::{CommandSpec, all_specs};
 use crate::limits;
 use crate::state::count;
@@ -18,6 +20,8 @@ pub(crate) struct CommandTallies {
     rows: Vec<CommandTally>,
     /// The errors that clients got, by the first word.
     errors: Mutex<BTreeMap<Vec<u8>, u64>>,
+    /// Calls over links, in the order of [`CALL_NAMES`].
+    calls: [AtomicU64; CALL_NAMES.len()],
     is_timing: AtomicBool,
     /// The percentiles of INFO's section Latencystats.
     percentiles: RwLock<Vec<f64>>,
@@ -46,6 +50,7 @@ impl Default for CommandTallies {
         Self {
             rows: all_specs().map(|_| CommandTally::default()).collect(),
             errors: Mutex::default(),
+            calls: Default::default(),
             is_timing: AtomicBool::new(true),
             percentiles: RwLock::new(limits::PERCENTILES_DEFAULT.to_vec()),
         }
@@ -61,6 +66,20 @@ impl CommandTallies {
     /// Returns all commands with what is counted of them.
     pub(crate) fn all(&self) -> impl Iterator<Item = (&'static CommandSpec, &CommandTally)> {
         all_specs().zip(&self.rows)
+    }
+
+    /// Counts calls over a link, and returns how many they are.
+    pub(crate) fn count_calls(&self, counts: &CallCounts) -> u64 {
+        let called = self.calls.iter().zip(counts).filter(|(_, calls)| **calls > 0);
+        called.for_each(|(tally, calls)| count(tally, *calls));
+        counts.iter().sum()
+    }
+
+    /// Returns the kinds of calls that there were, as users see them, with their number.
+    pub(crate) fn calls(&self) -> impl Iterator<Item = (String, u64)> {
+        let calls = CALL_NAMES.iter().zip(&self.calls);
+        let calls = calls.map(|(name, calls)| (format!("call|{name}"), calls.load(Ordering::Relaxed)));
+        calls.filter(|(_, calls)| *calls > 0)
     }
 
     /// Counts the error that a client gets.
@@ -88,6 +107,7 @@ impl CommandTallies {
                 .chain(&row.times.buckets)
                 .for_each(|counter| counter.store(0, Ordering::Relaxed));
         }
+        self.calls.iter().for_each(|calls| calls.store(0, Ordering::Relaxed));
         self.errors.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 

@@ -14,6 +14,7 @@ use crate::connection::{ConnectionWait, StoreConnection};
 use crate::error::ServeError;
 use crate::limits;
 use crate::links::LinkWorkers;
+use crate::published::PublishedCounters;
 use crate::state::{ServerState, count};
 
 /// The number of the worker's own bell among the descriptors; connections count from 1.
@@ -99,6 +100,8 @@ pub(crate) struct StoreWorker {
     next: u64,
     /// The ends of pauses (DEBUG SLEEP), in order. The connection may be gone by then.
     pauses: BTreeSet<(Instant, u64)>,
+    /// The counters for `caravan top`, at the first worker.
+    published: Option<PublishedCounters>,
     /// A buffer for the connection that is served just now.
     spare: Vec<u8>,
 }
@@ -115,6 +118,9 @@ impl StoreWorker {
             epoll::create(epoll::CreateFlags::CLOEXEC).map_err(ServeError::system("make an epoll set"))?;
         epoll::add(&poller, &posts[index].bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)
             .map_err(ServeError::system("add to an epoll set"))?;
+        let published = (index == 0).then(|| PublishedCounters::begin(&state)).transpose();
+        let failed = ServeError::system("make the counters for `caravan top`");
+        let published = published.map_err(|error| failed(std::io::Error::other(error)))?;
         Ok(Self {
             index,
             posts,
@@ -125,6 +131,7 @@ impl StoreWorker {
             connections: HashMap::new(),
             next: BELL + 1,
             pauses: BTreeSet::new(),
+            published,
             spare: Vec::new(),
         })
     }
@@ -133,17 +140,18 @@ impl StoreWorker {
         &self.posts[self.index]
     }
 
-    /// Tells whether this worker also removes expired keys.
-    fn removes_expired(&self) -> bool {
+    /// Tells whether this worker also removes expired keys, and sets the counters for `caravan top`.
+    fn is_first(&self) -> bool {
         self.index == 0
     }
 
     /// Serves until it is asked to end, and then sends what is ready to be sent.
     pub(crate) fn serve(mut self) {
         let mut events = Vec::with_capacity(EVENTS);
-        let mut checked = Instant::now();
-        let mut swept = checked;
-        let mut meter = BusyMeter::begin(checked);
+        let begin = Instant::now();
+        let (mut checked, mut swept) = (begin, begin);
+        let mut meter = BusyMeter::begin(begin);
+        self.published.iter().for_each(|published| published.set(&self.state, Duration::ZERO));
         // Pairs with the Release in `end`.
         while !self.post().is_ending.load(Ordering::Acquire) {
             self.wait(&mut events, self.longest_wait(Instant::now()));
@@ -152,9 +160,11 @@ impl StoreWorker {
             events.retain(|token| self.receive(*token, now, now_ms));
             events.drain(..).for_each(|token| self.advance(token, now, now_ms));
             self.wake(now, now_ms);
-            if self.removes_expired() && now.saturating_duration_since(swept) >= limits::EXPIRY_INTERVAL {
+            if self.is_first() && now.saturating_duration_since(swept) >= limits::EXPIRY_INTERVAL {
                 swept = now;
                 self.remove_expired();
+                let uptime = now.saturating_duration_since(begin);
+                self.published.iter().for_each(|published| published.set(&self.state, uptime));
             }
             if now.saturating_duration_since(checked) >= GLANCE {
                 checked = now;
@@ -175,7 +185,7 @@ impl StoreWorker {
     }
 
     fn longest_wait(&self, now: Instant) -> Duration {
-        let most = if self.removes_expired() { limits::EXPIRY_INTERVAL } else { GLANCE };
+        let most = if self.is_first() { limits::EXPIRY_INTERVAL } else { GLANCE };
         let pause = self.pauses.first().map(|(until, _)| until.saturating_duration_since(now));
         pause.map_or(most, |pause| pause.min(most))
     }

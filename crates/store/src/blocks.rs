@@ -12,12 +12,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use caravan_fabric::Region;
-use caravan_segment::Segment;
+use caravan_segment::{HostMemory, Segment};
 
 use crate::entry::{ClassCounts, MemoryCounts, ObjectAddress};
 use crate::error::StoreError;
 use crate::layout::{BLOCK_BYTES, BlockClass, BlockWord, CLASS_BYTES, CLASSES, SHARD_BYTES};
 use crate::layout::{HEADER_BYTES, ObjectShape, class_for, version, word};
+use crate::limits::HOST_MEMORY_LEFT;
 use crate::protocol::{UnitWords, lock, unlock};
 use crate::view::StoreView;
 
@@ -289,7 +290,7 @@ impl Blocks {
         MemoryCounts { block_bytes: BLOCK_BYTES, table_blocks, classes }
     }
 
-    /// Backs another block with memory, if the limit allows one.
+    /// Backs another block with memory, if the limit allows one, and the host has it.
     fn new_block(
         &self,
         state: &mut BlocksState,
@@ -303,7 +304,15 @@ impl Blocks {
         if index == view.layout.blocks_max || end + private_bytes > self.memory_bytes {
             return Ok(None);
         }
-        self.segment.grow(end)?;
+        // Who has no memory evicts, or refuses, as at the store's own limit; the kernel would end the process.
+        let left = HostMemory::read().map_or(u64::MAX, |host| host.available_bytes);
+        if left < BLOCK_BYTES + HOST_MEMORY_LEFT {
+            return Ok(None);
+        }
+        match self.segment.grow(end) {
+            Err(caravan_segment::Error::OutOfMemory { .. }) => return Ok(None),
+            grown => grown?,
+        }
         view.words.set_committed(end);
         store_word(view, word::COMMITTED, end);
         let word = BlockWord { changes: 1, class: Some(class) };

@@ -24,7 +24,7 @@ pub(crate) use request::{
     NUMBER_BYTES, RequestKind, append_address, append_alloc, append_commit, append_put, append_reads,
     decode_address,
 };
-pub use service::{CallService, RegionLender};
+pub use service::{CALL_NAMES, CallCounts, CallService, RegionLender};
 pub use sessions::ClientSessions;
 
 /// The bytes of a record before its body.

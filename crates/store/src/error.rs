@@ -1,3 +1,4 @@
+use crate::layout::BLOCK_BYTES;
 use crate::limits;
 
 /// What can go wrong with a store, and what to do about it.
@@ -41,9 +42,15 @@ pub enum StoreError {
         /// The number of bytes.
         bytes: usize,
     },
-    /// The store's memory is used up, and its options forbid eviction or nothing can be evicted.
+    /// The store's memory is used up, or [the host's](Self::is_host_full) is, and its options forbid eviction or
+    /// nothing can be evicted.
     #[error(
-        "the store is full: {used_bytes} of {memory_bytes} bytes are in use, and {needed_bytes} more are needed; delete keys, give it more memory, or let it evict"
+        "the store is full: {used_bytes} of {memory_bytes} bytes are in use, and {needed_bytes} more are needed; {}",
+        if is_host_full(*.needed_bytes, *.used_bytes, *.memory_bytes) {
+            "this host, or the control group, has no memory left: free some, or raise memory.max"
+        } else {
+            "delete keys, give it more memory, or let it evict"
+        }
     )]
     Full {
         /// The number of bytes that were needed.
@@ -241,7 +248,23 @@ pub enum StoreError {
     },
 }
 
+/// A store at its own limit has no room for one more block.
+fn is_host_full(needed_bytes: u64, used_bytes: u64, memory_bytes: u64) -> bool {
+    used_bytes.saturating_add(needed_bytes.max(BLOCK_BYTES)).saturating_add(BLOCK_BYTES) < memory_bytes
+}
+
 impl StoreError {
+    /// Tells whether there was no room although the store has not reached its own limit: the host, or the control
+    /// group, has no memory left.
+    pub fn is_host_full(&self) -> bool {
+        match *self {
+            Self::Full { needed_bytes, used_bytes, memory_bytes } => {
+                is_host_full(needed_bytes, used_bytes, memory_bytes)
+            }
+            _ => false,
+        }
+    }
+
     pub(crate) fn system(call: &'static str, error: impl Into<std::io::Error>) -> Self {
         Self::System { call, source: error.into() }
     }

@@ -19,6 +19,10 @@ pub const MEMORY_BYTES_MIN: u64 = 8 << 20;
 /// The largest memory of a store: a bucket names its chain by 34 bits, in units of 8 bytes.
 pub const MEMORY_BYTES_MAX: u64 = 1 << 37;
 
+/// The memory that a growing store leaves to the rest of the host, or of the control group: with less, the kernel would
+/// rather end a process than refuse. The server needs some itself to answer.
+pub const HOST_MEMORY_LEFT: u64 = 32 << 20;
+
 /// How often a transaction is tried at the same time as others before it is run alone.
 pub const ATTEMPTS_BESIDE_OTHERS: u32 = 16;
 

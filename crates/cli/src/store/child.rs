@@ -17,6 +17,7 @@ use caravan_store_server::keeper::channel::{
 };
 use caravan_store_server::{ListeningSockets, ServerOptions, StoreServer};
 use indicatif::{ProgressBar, ProgressStyle};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::Mode;
 use signal_hook::consts::SIGXFSZ;
 
@@ -164,7 +165,8 @@ fn save_for_caller(store: &Arc<Store>, lent: Vec<OwnedFd>) {
     let caller = KeeperChannel::of(caller);
     let refused = caller.as_fd().try_clone_to_owned();
     let saving = std::thread::Builder::new().name("store-save".to_owned()).spawn(move || {
-        let answer = match save(&store, &File::from(file)) {
+        let out = CallersFile { file: File::from(file), caller: &caller };
+        let answer = match save(&store, out) {
             Ok(counts) => KeeperAnswer::Saved { records: counts.records, bytes: counts.bytes },
             Err(error) => KeeperAnswer::Refused(error.to_string()),
         };
@@ -174,6 +176,26 @@ fn save_for_caller(store: &Arc<Store>, lent: Vec<OwnedFd>) {
     if let (Err(error), Ok(caller)) = (saving, refused) {
         let why = format!("cannot start a thread: {error}");
         let _ = KeeperChannel::of(caller).send(&KeeperAnswer::Refused(why), &[]);
+    }
+}
+
+/// The file of a command that saves, for as long as that command waits.
+struct CallersFile<'c> {
+    file: File,
+    caller: &'c KeeperChannel,
+}
+
+impl Write for CallersFile<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut ends = [PollFd::new(self.caller, PollFlags::RDHUP)];
+        match poll(&mut ends, Some(&Timespec::default())) {
+            Ok(0) => self.file.write(bytes),
+            _ => Err(io::Error::other("the command that wanted it has ended")),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
     }
 }
 

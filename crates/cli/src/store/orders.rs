@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use caravan_bench::Error as Shared;
+use caravan_bench::interrupt::Interrupt;
 use caravan_bench::number::binary;
 use caravan_segment::printable;
 use caravan_store_server::keeper::channel::{KeeperAnswer, KeeperChannel, KeeperOrder};
@@ -26,6 +27,7 @@ const GLANCE: Duration = Duration::from_millis(100);
 
 /// Has the server write a snapshot to a file of this process, which renames it.
 pub fn save(args: &StoreSave) -> Result<(), Error> {
+    let interrupt = Interrupt::watch()?;
     // A new snapshot is for this user alone, as the store is.
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
     let output = RecvOutput::open(Some(&args.file)).map_err(sentence)?;
@@ -33,6 +35,8 @@ pub fn save(args: &StoreSave) -> Result<(), Error> {
     let call = KeeperCall::send(args.socket.as_deref(), &args.name, KeeperOrder::Save, file.as_fd())?;
     let bar = progress("saving", 0);
     while !call.has_answer(GLANCE) {
+        // The file's part goes with this process, and the server writes no more of it.
+        interrupt.check()?;
         bar.set_position(file.metadata().map_or(0, |facts| facts.len()));
     }
     bar.finish_and_clear();
@@ -67,7 +71,12 @@ pub fn upgrade(args: &StoreUpgrade) -> Result<(), Error> {
             print(&format!("A new server of {} serves: process {pid}.\n", call.store))
         }
         KeeperAnswer::Refused(why) => {
-            Err(Error::Sentence(format!("{} is not upgraded, and its old program serves: {why}", call.store)))
+            let given = args.program.as_ref().map(|path| printable(path.as_os_str().as_encoded_bytes()));
+            let to = given.map_or_else(String::new, |path| format!(" to {path}"));
+            Err(Error::Sentence(format!(
+                "{} is not upgraded{to}, and its old program serves: {why}",
+                call.store
+            )))
         }
         KeeperAnswer::Saved { .. } => Err(call.unexpected()),
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use caravan_bench::Error as Shared;
 use caravan_bench::number::binary;
-use caravan_segment::printable;
+use caravan_segment::{HostMemory, printable};
 use caravan_store::Eviction;
 use caravan_store_server::keeper::{KeeperEvent, KeeperOptions, StoreKeeper};
 use caravan_store_server::{ServerOptions, TlsOptions};
@@ -31,6 +31,7 @@ pub fn run(args: &StoreServe) -> Result<(), Error> {
     let signals = RunSignals::watch()?;
     let detached = args.detached.then(|| DetachedOutput::begin(args.log.as_deref())).transpose()?;
     let socket = socket_path(args.socket.as_deref(), &args.name)?;
+    check_memory(args.memory, HostMemory::read())?;
     let mut server = ServerOptions::new(&args.name, &socket);
     let at = |port| SocketAddr::new(args.bind, port);
     // With a certificate and one port, that port speaks TLS.
@@ -98,6 +99,18 @@ fn keep(
     }
 }
 
+/// Refuses a limit that the store could not reach: writes would fail long before.
+fn check_memory(limit: u64, host: Option<HostMemory>) -> Result<(), Error> {
+    match host {
+        Some(host) if limit > host.total_bytes => Err(Error::Sentence(format!(
+            "--memory is {}, and this host, or the control group, has {} in all: give less",
+            binary(limit),
+            binary(host.total_bytes)
+        ))),
+        _ => Ok(()),
+    }
+}
+
 fn words(name: &str, event: &KeeperEvent) -> String {
     match event {
         KeeperEvent::Ready { pid } => format!("store {name}: process {pid} serves it"),
@@ -146,4 +159,21 @@ fn print_ready(args: &StoreServe, socket: &Path, keeper: &StoreKeeper, server: u
         "The store {} ({memory}) is served at {socket}{tcp}{tls}{metrics} by process {pid}.\n",
         args.name
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_that_the_host_cannot_have_is_refused() {
+        let host = HostMemory { total_bytes: 120 << 20, available_bytes: 1 << 20 };
+        for (limit, host) in [(1 << 30, None), (120 << 20, Some(host))] {
+            assert!(check_memory(limit, host).is_ok(), "{limit}");
+        }
+        let error = check_memory(1 << 30, Some(host)).unwrap_err().to_string();
+        let expected =
+            "--memory is 1 GiB, and this host, or the control group, has 120 MiB in all: give less";
+        assert_eq!(error, expected);
+    }
 }

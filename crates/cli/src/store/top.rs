@@ -102,6 +102,8 @@ struct StoreRates {
     clients: f64,
     /// Those of the clients whose connection has become a link.
     links: f64,
+    /// Those of the links whose client has got the memory, and reads it by itself.
+    readers: f64,
     sessions: f64,
     keys: f64,
     used_memory_bytes: f64,
@@ -110,6 +112,8 @@ struct StoreRates {
     fragmented_memory_bytes: f64,
     table_memory_bytes: f64,
     processor_part: f64,
+    /// Commands, and calls over links.
+    operations_per_s: f64,
     hits_per_s: f64,
     misses_per_s: f64,
     commits_per_s: f64,
@@ -158,6 +162,7 @@ impl StoreRates {
             uptime_seconds: now.number("uptime_in_seconds"),
             clients: now.number("connected_clients"),
             links: now.number("connected_links"),
+            readers: now.number("connected_readers"),
             sessions: now.number("request_sessions"),
             keys,
             used_memory_bytes: now.number("used_memory"),
@@ -165,6 +170,7 @@ impl StoreRates {
             fragmented_memory_bytes: now.number("memory_fragmented_bytes"),
             table_memory_bytes: now.number("memory_table_bytes"),
             processor_part: rate("used_cpu_sys") + rate("used_cpu_user"),
+            operations_per_s: rate("total_commands_processed"),
             hits_per_s: rate("keyspace_hits"),
             misses_per_s: rate("keyspace_misses"),
             commits_per_s: rate("transaction_commits"),
@@ -224,11 +230,12 @@ fn text(view: &StoreRates, width: usize, height: usize) -> String {
     let size = |bytes: f64| binary(bytes as u64);
     let mut lines = vec![
         format!(
-            "store {}, up {} s: {} clients ({} links), {} sessions, {} keys, {:.0} % of a processor core",
+            "store {}, up {} s: {} clients ({} links, {} readers), {} sessions, {} keys, {:.0} % of a processor core",
             view.store,
             whole(view.uptime_seconds),
             whole(view.clients),
             whole(view.links),
+            whole(view.readers),
             whole(view.sessions),
             whole(view.keys),
             100.0 * view.processor_part,
@@ -242,7 +249,8 @@ fn text(view: &StoreRates, width: usize, height: usize) -> String {
             size(view.fragmented_memory_bytes),
         ),
         format!(
-            "each second: {} hits, {} misses, {} commits, {} conflicts, {} expired, {} evicted, {} errors, {}B in, {}B out",
+            "each second: {} operations, {} hits, {} misses, {} commits, {} conflicts, {} expired, {} evicted, {} errors, {}B in, {}B out",
+            whole(view.operations_per_s),
             whole(view.hits_per_s),
             whole(view.misses_per_s),
             whole(view.commits_per_s),

@@ -1,9 +1,9 @@
-//! The links as rates, computed from two samples of their counters.
+//! Links and stores as rates, computed from two samples of their counters.
 
 use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use caravan_segment::counters::{ProcessCounters, RowCounters};
+use caravan_segment::counters::{ProcessCounters, RowCounters, TableKind};
 use caravan_segment::printable;
 use serde::Serialize;
 
@@ -15,12 +15,14 @@ pub struct CountersSample {
 
 /// One refresh; as JSON it is one line.
 #[derive(Clone, Debug, Serialize)]
-pub struct LinksView {
+pub struct CountersView {
     pub unix_time: f64,
     /// The seconds over which the rates are taken.
     pub interval_seconds: f64,
     /// Sorted by node and peer.
     pub links: Vec<LinkRow>,
+    /// Sorted by name.
+    pub stores: Vec<StoreRow>,
 }
 
 /// One end of a link. Rates are `None` in its first refresh.
@@ -50,10 +52,32 @@ pub struct LinkRow {
     pub counters: BTreeMap<String, u64>,
 }
 
-impl LinksView {
+/// A store that a process serves.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct StoreRow {
+    /// The process that serves it.
+    pub pid: u32,
+    pub store: String,
+    /// The path of its socket.
+    pub socket: String,
+    /// Commands and calls of clients. `None` in the first refresh. What readers read by themselves is not counted.
+    pub operations_per_s: Option<f64>,
+    pub clients: u64,
+    /// Those of the clients whose connection has become a link.
+    pub links: u64,
+    /// Those of the links whose client has got the memory, and reads it by itself.
+    pub readers: u64,
+    pub keys: u64,
+    pub used_memory_bytes: u64,
+    pub memory_limit_bytes: u64,
+    /// All counters with their raw values, including those that this version does not know.
+    pub counters: BTreeMap<String, u64>,
+}
+
+impl CountersView {
     pub fn between(before: &CountersSample, now: &CountersSample) -> Self {
         let seconds = (now.at - before.at).as_secs_f64();
-        let mut links: Vec<LinkRow> = Vec::new();
+        let (mut links, mut stores) = (Vec::new(), Vec::new());
         for process in &now.processes {
             let earlier = before.processes.iter().find(|other| other.pid == process.pid);
             for row in &process.rows {
@@ -63,12 +87,16 @@ impl LinksView {
                         |other: &&RowCounters| (other.index, other.generation) == (row.index, row.generation);
                     process.rows.iter().find(same)
                 });
-                links.push(link(process, row, earlier, seconds));
+                match process.kind {
+                    TableKind::Links => links.push(link(process, row, earlier, seconds)),
+                    TableKind::Stores => stores.push(store(process, row, earlier)),
+                }
             }
         }
-        links.sort_by(|a, b| (&a.node, &a.peer, a.pid).cmp(&(&b.node, &b.peer, b.pid)));
+        links.sort_by(|a: &LinkRow, b| (&a.node, &a.peer, a.pid).cmp(&(&b.node, &b.peer, b.pid)));
+        stores.sort_by(|a: &StoreRow, b| (&a.store, a.pid).cmp(&(&b.store, b.pid)));
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { unix_time: now.as_secs_f64(), interval_seconds: seconds, links }
+        Self { unix_time: now.as_secs_f64(), interval_seconds: seconds, links, stores }
     }
 }
 
@@ -104,8 +132,32 @@ fn link(
         outbound_used_bytes: gauge("outbound_used_bytes"),
         inbound_used_bytes: gauge("inbound_used_bytes"),
         queued_bytes: gauge("queued_bytes"),
-        counters: row.counters.iter().map(|(name, value)| (printable(name), *value)).collect(),
+        counters: raw(row),
     }
+}
+
+fn store(process: &ProcessCounters, row: &RowCounters, earlier: Option<&RowCounters>) -> StoreRow {
+    let gauge = |name| row.counter(name).unwrap_or(0);
+    let growth = |name| Some(row.counter(name)?.saturating_sub(earlier?.counter(name)?));
+    // The server sets its counters from time to time, and says when: the rate is over the time between.
+    let rate = growth("operations").zip(growth("uptime_ms")).filter(|(_, ms)| *ms > 0);
+    StoreRow {
+        pid: process.pid,
+        store: printable(&row.local),
+        socket: printable(&row.peer),
+        operations_per_s: rate.map(|(operations, ms)| operations as f64 * 1000.0 / ms as f64),
+        clients: gauge("clients"),
+        links: gauge("links"),
+        readers: gauge("readers"),
+        keys: gauge("keys"),
+        used_memory_bytes: gauge("used_memory_bytes"),
+        memory_limit_bytes: gauge("memory_limit_bytes"),
+        counters: raw(row),
+    }
+}
+
+fn raw(row: &RowCounters) -> BTreeMap<String, u64> {
+    row.counters.iter().map(|(name, value)| (printable(name), *value)).collect()
 }
 
 #[cfg(test)]
@@ -123,12 +175,12 @@ pub mod tests {
             reason: "same host\u{1b}[2J and user".into(),
             counters: counters.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
         };
-        ProcessCounters { pid, label: "a@host".into(), rows: vec![row] }
+        ProcessCounters { pid, kind: TableKind::Links, label: "a@host".into(), rows: vec![row] }
     }
 
-    fn view(before: Vec<ProcessCounters>, now: Vec<ProcessCounters>) -> LinksView {
+    fn view(before: Vec<ProcessCounters>, now: Vec<ProcessCounters>) -> CountersView {
         let at = Instant::now();
-        LinksView::between(
+        CountersView::between(
             &CountersSample { at, processes: before },
             &CountersSample { at: at + Duration::from_secs(2), processes: now },
         )
@@ -149,6 +201,23 @@ pub mod tests {
         assert_eq!(link.spins_per_s, Some(0.0));
         assert_eq!(link.messages_received_per_s, None);
         assert_eq!(link.ring_bytes, 64);
+    }
+
+    #[test]
+    fn the_rate_of_a_store_is_over_the_time_between_its_own_counts() {
+        let store = |counters: &[(&str, u64)]| {
+            let ProcessCounters { pid, label, rows, .. } = process(7, 2, counters);
+            ProcessCounters { pid, kind: TableKind::Stores, label, rows }
+        };
+        let before = store(&[("operations", 100), ("uptime_ms", 1000)]);
+        let now = store(&[("operations", 350), ("uptime_ms", 1500), ("keys", 9)]);
+        let rows = view(vec![before.clone()], vec![now.clone()]).stores;
+        let [row] = &rows[..] else { panic!("{rows:?}") };
+        assert_eq!((&row.store[..], row.operations_per_s, row.keys), ("a@host", Some(500.0), 9));
+        // It has not counted since, or not been there before.
+        assert_eq!(view(vec![now.clone()], vec![now.clone()]).stores[0].operations_per_s, None);
+        assert_eq!(view(Vec::new(), vec![now]).stores[0].operations_per_s, None);
+        assert!(view(vec![before.clone()], vec![before]).links.is_empty());
     }
 
     #[test]

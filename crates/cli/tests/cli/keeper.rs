@@ -399,6 +399,40 @@ fn a_save_that_fails_leaves_the_old_file_and_the_store() {
 }
 
 #[test]
+fn a_save_that_is_interrupted_leaves_nothing_and_ends_in_the_server() {
+    let served = Served::start(&[]);
+    served.said(&["set", "a", "1"]);
+    // A pipe that nobody reads keeps the server writing.
+    let value = vec![b'x'; 4 << 20];
+    let mut client = served.client();
+    assert_eq!(client.call(&[b"SET", b"long", &value]).expect("an answer"), ok());
+    let path = served.path("keys.snapshot");
+    let save = |fifo: bool| {
+        let mut command = caravan();
+        let to = if fifo { served.path("fifo") } else { path.clone() };
+        command.env("XDG_RUNTIME_DIR", served.folder.path()).args(["store", "save", &to]);
+        command.stderr(Stdio::piped()).spawn().expect("it starts")
+    };
+    let (fifo, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR);
+    rustix::fs::mknodat(rustix::fs::CWD, served.path("fifo"), fifo, mode, 0).expect("made");
+    let pipe = File::options().read(true).write(true).open(served.path("fifo")).expect("opened");
+    let mut child = save(true);
+    let is_full = || rustix::io::ioctl_fionread(&pipe).expect("a pipe") > 0;
+    wait_for("the save", is_full);
+    signal(&child, Signal::INT);
+    assert_eq!(child.wait().expect("ended").code(), Some(130));
+    // The server ends that save as soon as it can write, and takes another one.
+    wait_for("another save", || {
+        let mut bytes = vec![0; 1 << 20];
+        while rustix::io::ioctl_fionread(&pipe).expect("a pipe") > 0 {
+            assert!((&pipe).read(&mut bytes).expect("read") > 0);
+        }
+        save(false).wait().expect("ended").success()
+    });
+    assert!(!Path::new(&format!("{path}.part")).exists());
+}
+
+#[test]
 fn a_file_that_is_no_whole_snapshot_starts_no_store() {
     let served = Served::start(&[]);
     (0..100).for_each(|key| _ = served.client().call(&[b"SET", &[key], b"value"]).expect("an answer"));

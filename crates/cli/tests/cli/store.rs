@@ -3,8 +3,9 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Output, Stdio};
 
+use caravan_store::Store;
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::common::{Folder, caravan, signal, text, wait_for};
 
@@ -123,6 +124,57 @@ fn top_shows_the_commands_of_the_last_interval() {
     assert!(text.starts_with("store default, up ") && text.contains("\nOBJECT BYTES  "), "{text}");
 }
 
+/// Runs a command that prints a JSON object until `wanted` returns something for it.
+fn seen<T>(words: &[&str], served: &Served, wanted: impl Fn(&Value) -> Option<T>) -> T {
+    let mut found = None;
+    wait_for("what a view shows", || {
+        let mut command = caravan();
+        let output = command.env("XDG_RUNTIME_DIR", served.folder.path()).args(words).output();
+        let view = serde_json::from_slice(&output.expect("it starts").stdout).expect("JSON");
+        found = wanted(&view);
+        found.is_some()
+    });
+    found.expect("waited for")
+}
+
+#[test]
+fn top_shows_each_store_with_its_readers() {
+    let served = Served::start(&["--memory", "16M"]);
+    served.said(&["set", "a", "1"]);
+    let views: [&[&str]; 2] = [
+        &["top", "--once", "--json", "--interval", "0.2"],
+        &["store", "top", "--once", "--json", "--interval", "0.1"],
+    ];
+    // Stores of other tests may be there.
+    let row_of = |view: &Value| {
+        let mut rows = view["stores"].as_array().expect("rows").iter();
+        rows.find(|row| row["socket"] == served.socket()).cloned()
+    };
+    let is_seen = |readers: u64| {
+        let has = |row: &Value| row["readers"].as_f64() == Some(readers as f64);
+        let row = seen(views[0], &served, |view| row_of(view).filter(has));
+        seen(views[1], &served, |view| has(view).then_some(()));
+        row
+    };
+    let row = is_seen(0);
+    let expected = json!({"store": "default", "clients": 0, "keys": 1, "memory_limit_bytes": 16 << 20});
+    expected.as_object().expect("an object").iter().for_each(|(name, value)| assert_eq!(&row[name], value));
+    assert!(row["used_memory_bytes"].as_u64() > Some(0) && row["counters"]["operations"] == 1, "{row}");
+    let reader = Store::connect(format!("unix:{}", served.socket())).expect("connected");
+    assert_eq!(reader.get(b"a").expect("read").as_deref(), Some(&b"1"[..]));
+    let row = is_seen(1);
+    assert_eq!((&row["clients"], &row["links"]), (&json!(1), &json!(1)));
+    // Its writes are operations; its reads are not noticed.
+    seen(views[0], &served, |view| {
+        reader.put(b"b", b"2").expect("written");
+        row_of(view).filter(|row| row["operations_per_s"].as_f64() > Some(0.0))
+    });
+    let stat: Value = serde_json::from_str(&served.said(&["stat", "--json"])).expect("JSON");
+    assert!(stat["cmdstat_call|put"]["calls"].as_u64() > Some(0), "{stat}");
+    drop(reader);
+    is_seen(0);
+}
+
 #[test]
 fn the_counters_are_given_to_prometheus_where_asked() {
     let served = Served::start(&["--metrics", "0", "--json"]);
@@ -198,14 +250,24 @@ fn the_place_of_a_killed_store_is_free() {
 #[test]
 fn options_that_do_not_fit_are_refused_with_a_reason() {
     let served = Served::start(&[]);
+    let path = served.folder.path().join("file");
+    std::fs::write(&path, "text").expect("written");
+    let file = path.to_str().expect("text");
     for (words, expected) in [
         (&["serve", "other", "--port", "0", "--bind", "0.0.0.0"][..], "without a password"),
         (&["serve", "other", "--socket", "/nowhere/at/all"], "cannot open /nowhere/at/all.lock"),
+        (
+            &["get", "a", "--socket", &"x".repeat(200)],
+            "this is no path for a socket, which has at most 100 bytes",
+        ),
+        (&["serve", "--socket", file], "this is a file, not the socket of a store"),
+        (&["upgrade", "--program", file], "is not upgraded to "),
         (&["serve", "other", "--password-file", "/dev/null"], "the first line is to be a password"),
     ] {
         let message = served.refused(words);
         assert!(message.contains(expected), "{words:?}: {message}");
     }
+    assert!(!path.with_extension("lock").exists(), "nothing is made beside a file of somebody else's");
     assert!(text(&served.store(&["serve", "a/b"]).stderr).contains("it takes 1 to 40 letters"));
     let message = text(&served.store(&["serve", "other", "--memory", "1"]).stderr);
     assert!(message.contains("'1' for '--memory <SIZE>': a store takes 8M to 128G of memory"), "{message}");

@@ -11,9 +11,11 @@ use super::*;
 pub struct ProcessCounters {
     /// The process number.
     pub pid: u32,
+    /// What the rows are.
+    pub kind: TableKind,
     /// The process's label.
     pub label: String,
-    /// The rows of the process's links.
+    /// The rows.
     pub rows: Vec<RowCounters>,
 }
 
@@ -22,15 +24,15 @@ pub struct ProcessCounters {
 pub struct RowCounters {
     /// The number of the row in its table.
     pub index: usize,
-    /// Changes when the row is given to another link, or a label changes.
+    /// Changes when the row is given away again, or a label changes.
     pub generation: u64,
-    /// The label of this end.
+    /// [`Label::Local`].
     pub local: String,
-    /// The label of the other end.
+    /// [`Label::Peer`].
     pub peer: String,
-    /// The transport of the link.
+    /// [`Label::Transport`].
     pub transport: String,
-    /// The reason for the transport.
+    /// [`Label::Reason`].
     pub reason: String,
     /// The names and values, in the table's order.
     pub counters: Vec<(String, u64)>,
@@ -56,15 +58,21 @@ pub fn read_all() -> Vec<ProcessCounters> {
 
 /// Reads the table of one process, if it has one and this user may read it.
 pub fn read_process(pid: u32) -> Option<ProcessCounters> {
-    let wanted = format!("/memfd:{SEGMENT_NAME} (deleted)");
     for entry in fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten() {
-        if fs::read_link(entry.path()).is_ok_and(|target| target == Path::new(&wanted)) {
+        let Ok(target) = fs::read_link(entry.path()) else { continue };
+        if let Some(kind) = TableKind::ALL.into_iter().find(|kind| is_table(&target, *kind)) {
             // A memfd is read through pread(2), not mapped: its owner may be malicious, and no
             // file of its making can then fault this process.
-            return CounterReader::open(&entry.path())?.process(pid);
+            return CounterReader::open(&entry.path())?.process(pid, kind);
         }
     }
     None
+}
+
+/// Tells whether a descriptor that leads to this path is a table.
+fn is_table(target: &Path, kind: TableKind) -> bool {
+    let name = target.to_str().and_then(|text| text.strip_prefix("/memfd:")?.strip_suffix(" (deleted)"));
+    name == Some(kind.segment_name())
 }
 
 struct CounterReader {
@@ -89,14 +97,14 @@ impl CounterReader {
         Some(as_text(&text))
     }
 
-    fn process(&self, pid: u32) -> Option<ProcessCounters> {
+    fn process(&self, pid: u32, kind: TableKind) -> Option<ProcessCounters> {
         let rows_used = (self.word(ROWS_USED_AT)? as usize).min(ROWS_MAX);
         let counter_count = (self.word(COUNTER_COUNT_AT)? as usize).min(COUNTERS_MAX);
         let names: Option<Vec<String>> =
             (0..counter_count).map(|i| self.text(NAMES_AT + i * NAME_BYTES, NAME_BYTES)).collect();
         let names = names?;
         let rows = (0..rows_used).filter_map(|index| self.row(index, &names)).collect();
-        Some(ProcessCounters { pid, label: self.text(PROCESS_LABEL_AT, LABEL_BYTES)?, rows })
+        Some(ProcessCounters { pid, kind, label: self.text(PROCESS_LABEL_AT, LABEL_BYTES)?, rows })
     }
 
     /// Reads a row whose labels did not change while they were read; `None` if the row is free or keeps
@@ -155,7 +163,8 @@ mod tests {
     /// One test, because a process has one table that readers find.
     #[test]
     fn another_process_could_read_what_is_counted() {
-        let table = CounterTable::create("a@host", &["sent_bytes", "received_bytes"]).unwrap();
+        let table =
+            CounterTable::create(TableKind::Links, "a@host", &["sent_bytes", "received_bytes"]).unwrap();
         let row = table.row(LABELS).unwrap();
         row.add(0, 40);
         row.add(0, 2);
@@ -164,7 +173,7 @@ mod tests {
             table.row([(Label::Peer, "ü".repeat(200).as_str()), LABELS[0], LABELS[2], LABELS[3]]).unwrap();
 
         let seen = read_process(std::process::id()).unwrap();
-        assert_eq!((seen.label.as_str(), seen.rows.len()), ("a@host", 2));
+        assert_eq!((seen.kind, seen.label.as_str(), seen.rows.len()), (TableKind::Links, "a@host", 2));
         let first = &seen.rows[0];
         assert_eq!((first.local.as_str(), first.peer.as_str()), ("a@host", "b@host"));
         assert_eq!((first.transport.as_str(), first.reason.as_str()), ("shm", "same host and user"));

@@ -89,11 +89,11 @@ fn server(state: &ServerState, now_ms: u64) -> InfoLines {
 }
 
 fn clients(state: &ServerState, _: u64) -> InfoLines {
-    // Both look into the same list, which one lock guards.
-    let clients = state.clients().len();
+    let clients = state.client_counts();
     vec![
-        line("connected_clients", clients),
-        line("connected_links", state.links()),
+        line("connected_clients", clients.all),
+        line("connected_links", clients.links),
+        line("connected_readers", clients.readers),
         line("maxclients", state.clients_max()),
     ]
 }
@@ -202,6 +202,11 @@ fn command_stats(state: &ServerState, _: u64) -> InfoLines {
             ),
         ));
     }
+    // Calls over links are not timed: to read the clock takes as long as some of them.
+    lines.extend(state.tallies.calls().map(|(name, calls)| {
+        let text = format!("calls={calls},usec=0,usec_per_call=0.00,rejected_calls=0,failed_calls=0");
+        line(format!("cmdstat_{name}"), text)
+    }));
     lines
 }
 

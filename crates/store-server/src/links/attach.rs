@@ -40,11 +40,12 @@ impl LinkAttachment {
 
     /// Makes the link; an error is a sentence for the operator.
     pub(crate) fn run(self, state: &Arc<ServerState>) -> Result<LinkClient, String> {
-        let Self { socket, request, entry } = self;
+        let Self { socket, request, mut entry } = self;
         let name = format!("client {} ({})", entry.card.id, entry.card.address);
         let mut channel = BlockingChannel(socket);
         let link = accept(&mut channel, &request, state)
             .map_err(|error| format!("{name} did not attach: {error}"))?;
+        entry.become_link(request.door.is_some());
         Ok(LinkClient::new(
             link,
             channel.0,

@@ -30,10 +30,6 @@ pub(crate) struct LinkClient {
 
 impl LinkClient {
     pub(crate) fn new(link: Link, channel: OwnedFd, service: CallService, entry: ClientEntry) -> Self {
-        {
-            let mut notes = entry.card.notes();
-            (notes.command, notes.is_link) = ("caravan.attach", true);
-        }
         let (input, output) = (Vec::new(), Vec::new());
         Self { link, channel, service, entry, input, output, sent: 0, moved: Instant::now() }
     }
@@ -69,13 +65,13 @@ impl LinkClient {
             service.serve(input, output, &mut lender)
         };
         match served {
-            Ok((taken, requests)) => {
+            Ok((taken, counts)) => {
                 if taken > 0 {
                     is_news = true;
                     input.drain(..taken);
                     input.shrink_to(limits::BUFFER_KEPT_BYTES);
                 }
-                count(&state.counters.commands, requests);
+                count(&state.counters.commands, state.tallies.count_calls(&counts));
             }
             Err(error) => return Ok(Err(error.to_string())),
         }

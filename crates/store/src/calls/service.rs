@@ -6,7 +6,7 @@ use std::sync::Arc;
 use caravan_fabric::{Error as FabricError, RegionToken};
 
 use super::reply::{FoundKey, FoundObject, ShardHint, append_counts, append_scan, error_fields};
-use super::request::{NumberedRequest, RequestError, StoreRequest, append_address};
+use super::request::{NumberedRequest, RequestError, RequestKind, StoreRequest, append_address};
 use super::sessions::{ClientSessions, JoinedSession};
 use super::{CallRecord, DONE, MalformedCall, append_record};
 use crate::commit::{ObjectWrite, ReadRecord, UnitKind, WriteSet};
@@ -20,6 +20,16 @@ use crate::session::SessionReply;
 use crate::store::Store;
 use crate::table::{BucketWord, LocatedKey};
 use crate::transaction::Transaction;
+
+/// The kinds of calls that are counted apart, as users see them, in the order of [`RequestKind`]; the last one is all
+/// others.
+pub const CALL_NAMES: [&str; 6] = ["get", "read", "put", "delete", "commit", "other"];
+const OTHER_CALL: usize = CALL_NAMES.len() - 1;
+
+const _: () = assert!(RequestKind::Get as usize == 1 && RequestKind::Commit as usize == OTHER_CALL);
+
+/// The number of calls of each kind.
+pub type CallCounts = [u64; CALL_NAMES.len()];
 
 /// Lends a client the parts of a store that it does not have yet; for clients that map nothing.
 pub trait RegionLender {
@@ -46,7 +56,7 @@ impl CallService {
     }
 
     /// Serves the requests that `input` begins with, appends the replies to `output`, and returns the number of
-    /// bytes that were served, which the caller removes, and the number of requests. Stops at an incomplete
+    /// bytes that were served, which the caller removes, and how many requests of each kind they were. Stops at an incomplete
     /// request, and when `output` is longer than [`limits::REPLIES_PAUSE_BYTES`]. An error means that the client
     /// does not keep to the protocol: the caller closes its connection.
     pub fn serve(
@@ -54,12 +64,12 @@ impl CallService {
         input: &[u8],
         output: &mut Vec<u8>,
         lender: &mut impl RegionLender,
-    ) -> Result<(usize, u64), MalformedCall> {
-        let (mut taken, mut requests) = (0, 0);
+    ) -> Result<(usize, CallCounts), MalformedCall> {
+        let (mut taken, mut counts) = (0, CallCounts::default());
         while output.len() < limits::REPLIES_PAUSE_BYTES {
             let Some((record, bytes)) = CallRecord::split(&input[taken..])? else { break };
             taken += bytes;
-            requests += 1;
+            counts[usize::from(record.kind.max(1) - 1).min(OTHER_CALL)] += 1;
             let start = output.len();
             let result = match NumberedRequest::decode(record.kind, record.body) {
                 Ok(request) => self.run(request, record.call, output, lender),
@@ -72,7 +82,7 @@ impl CallService {
                 append_record(output, record.call, status, |to| to.extend_from_slice(&fields));
             }
         }
-        Ok((taken, requests))
+        Ok((taken, counts))
     }
 
     fn run(

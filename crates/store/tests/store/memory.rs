@@ -19,6 +19,7 @@ fn a_full_store_says_so_and_loses_nothing() {
         }
     };
     assert!(matches!(error, StoreError::Full { memory_bytes: MEMORY, .. }), "{error}");
+    assert!(!error.is_host_full(), "{error}");
     assert!(store.counts().used_bytes <= MEMORY);
     assert!(u64::from(count) * 3000 > MEMORY / 2, "only {count} values fitted");
     for number in 0..count {
