@@ -82,7 +82,6 @@ struct StoreBed<'a> {
     servers: Vec<RunningServer>,
     lmdb: Option<LmdbDatabase>,
     mapped: Option<MappedStore>,
-    echo: Option<EchoPeer>,
     random: RandomKeys,
     /// How a client reads that maps nothing, once there was one.
     far: Option<StoreTransport>,
@@ -111,7 +110,6 @@ impl<'a> StoreBed<'a> {
             servers: Vec::new(),
             lmdb: None,
             mapped: None,
-            echo: None,
             random: RandomKeys::of(args.keys, 7),
             far: None,
             writes: (0, 0.0),
@@ -134,9 +132,6 @@ impl<'a> StoreBed<'a> {
             eprintln!("caravan: filling a store of this process");
             let pair = placement::pair(&placement::cores());
             bed.mapped = Some(MappedStore::start(args.keys, pair, interrupt)?);
-        }
-        if is_needed(StoreRun::Echo { are_together: false }) {
-            bed.echo = Some(EchoPeer::start()?);
         }
         Ok(bed)
     }
@@ -206,10 +201,9 @@ impl<'a> StoreBed<'a> {
         })
     }
 
-    fn echo(&mut self, case: StoreCase, are_together: bool) -> Result<Vec<Sample>, Error> {
-        let (StoreCase::Call { under_way }, Some(echo)) = (case, &mut self.echo) else {
-            return Ok(Vec::new());
-        };
+    fn echo(&self, case: StoreCase, are_together: bool) -> Result<Vec<Sample>, Error> {
+        let StoreCase::Call { under_way } = case else { return Ok(Vec::new()) };
+        let mut echo = EchoPeer::start()?;
         let sampling = ClientSampling { run: self.args.seconds, server: echo.pid, interrupt: self.interrupt };
         Ok(echo.sample(under_way, are_together, sampling)?.calls())
     }

@@ -32,7 +32,7 @@ impl EchoPeer {
         Ok(Self { control, pid })
     }
 
-    /// Exchanges `under_way` messages at a time, over a connection of its own. Each is written and read by itself on
+    /// Sends `under_way` messages and takes their answers, over and over, on a connection of its own. Each is written and read by itself on
     /// both sides, or `are_together`.
     pub fn sample(
         &mut self,

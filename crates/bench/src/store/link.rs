@@ -54,7 +54,7 @@ fn started<T>(
     is_right: impl Fn(T) -> bool,
 ) -> Result<ClientOutcome, Error> {
     let mut pending = Vec::with_capacity(under_way);
-    let mut exchange = || {
+    let mut once = || {
         pending.extend((0..under_way).map(|_| start()));
         for one in pending.drain(..) {
             if !is_right(one.wait().map_err(link_failed)?) {
@@ -64,6 +64,6 @@ fn started<T>(
         Ok(())
     };
     // The first write opens a session, and the first lookup asks for what the server lends.
-    exchange()?;
-    sampling.repeat(under_way, exchange)
+    once()?;
+    sampling.repeat(under_way, once)
 }

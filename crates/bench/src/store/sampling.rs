@@ -27,34 +27,34 @@ pub struct ClientOutcome {
     client_s: f64,
     /// That of the process which was asked.
     server_s: f64,
-    /// The nanoseconds of each exchange, sorted.
-    exchanges_ns: Vec<u64>,
+    /// The nanoseconds of each repetition, sorted.
+    took_ns: Vec<u64>,
 }
 
 impl ClientSampling<'_> {
-    /// Repeats `exchange`, which does so many operations, until the time is over.
+    /// Repeats `once`, which does so many operations, until the time is over.
     pub fn repeat(
         &self,
         operations: usize,
-        mut exchange: impl FnMut() -> Result<(), Error>,
+        mut once: impl FnMut() -> Result<(), Error>,
     ) -> Result<ClientOutcome, Error> {
         let usage = || Usage::of(self.server).map_err(|why| failed("server", &why));
         let (server, client, begin) = (usage()?, process_time(), Instant::now());
-        let mut exchanges_ns = Vec::new();
+        let mut took_ns = Vec::new();
         let mut before = begin;
         while before - begin < self.run {
             self.interrupt.check()?;
-            exchange()?;
+            once()?;
             let now = Instant::now();
-            exchanges_ns.push((now - before).as_nanos() as u64);
+            took_ns.push((now - before).as_nanos() as u64);
             before = now;
         }
         let client_s = process_time().saturating_sub(client).as_secs_f64();
         let server_s = usage()?.spent_s(&server);
-        let operations = (operations * exchanges_ns.len()) as f64;
-        exchanges_ns.sort_unstable();
+        let operations = (operations * took_ns.len()) as f64;
+        took_ns.sort_unstable();
         let elapsed_s = (before - begin).as_secs_f64();
-        Ok(ClientOutcome { operations, elapsed_s, client_s, server_s, exchanges_ns })
+        Ok(ClientOutcome { operations, elapsed_s, client_s, server_s, took_ns })
     }
 }
 
@@ -66,7 +66,7 @@ impl ClientOutcome {
 
     /// Returns the times of operations that were one at a time.
     pub fn latency(&self) -> Vec<Sample> {
-        let [p50, p99] = [50, 99].map(|percent| percentile(&self.exchanges_ns, percent));
+        let [p50, p99] = [50, 99].map(|percent| percentile(&self.took_ns, percent));
         latency_samples(p50, p99, self.cpu_us())
     }
 
