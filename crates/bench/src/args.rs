@@ -426,9 +426,9 @@ pub enum PipeNetwork {
 /// Measure the store, beside Redis, Valkey, memcached and LMDB
 ///
 /// Fills Caravan's store and each peer that is installed with the same keys (16 B) and values (32 B), and measures
-/// lookups and writes in turn: reads of mapped memory by another process while its owner writes, and GET and SET over
-/// UNIX sockets without and with a pipeline; with the processor time of both sides, and the memory for each pair.
-/// Everything that it starts ends with it.
+/// lookups and writes in turn: reads of mapped memory by another process while its owner writes, writes and calls
+/// through a link, and GET and SET over UNIX sockets and TCP without and with a pipeline; with the processor time of both
+/// sides, and the memory for each pair. Says which goals are reached. Everything that it starts ends with it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

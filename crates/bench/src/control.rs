@@ -37,8 +37,8 @@ pub struct BenchChannel {
 }
 
 impl BenchChannel {
-    fn over(stream: OwnedFd, host: IpAddr) -> Result<Self, Error> {
-        set_socket_timeout(&stream, Timeout::Recv, Some(ANSWER_LIMIT)).map_err(|why| failed(&why))?;
+    fn over(stream: OwnedFd, host: IpAddr, limit: Option<Duration>) -> Result<Self, Error> {
+        set_socket_timeout(&stream, Timeout::Recv, limit).map_err(|why| failed(&why))?;
         let reader = BufReader::new(File::from(stream.try_clone().map_err(|why| failed(&why))?));
         Ok(Self { reader, writer: File::from(stream), host, child: None })
     }
@@ -49,7 +49,7 @@ impl BenchChannel {
         let mut command = task.command()?;
         command.stdin(Stdio::from(OwnedFd::from(there)));
         let child = ChildProgram::start("other side", command)?;
-        let mut control = Self::over(here.into(), Ipv4Addr::LOCALHOST.into())?;
+        let mut control = Self::over(here.into(), Ipv4Addr::LOCALHOST.into(), Some(ANSWER_LIMIT))?;
         control.child = Some(child);
         Ok(control)
     }
@@ -57,7 +57,8 @@ impl BenchChannel {
     /// Returns the other process's side of [`start`](Self::start).
     pub fn inherited() -> Result<Self, Error> {
         let stream = std::io::stdin().as_fd().try_clone_to_owned().map_err(|why| failed(&why))?;
-        Self::over(stream, Ipv4Addr::LOCALHOST.into())
+        // The other side may measure something else for long. If it ends, so does the connection.
+        Self::over(stream, Ipv4Addr::LOCALHOST.into(), None)
     }
 
     /// Connects to a server, and waits a while for it.
@@ -72,7 +73,7 @@ impl BenchChannel {
             match TcpStream::connect(&addresses[..]) {
                 Ok(stream) => {
                     let host = stream.peer_addr().map_err(|why| failed(&why))?.ip();
-                    return Self::over(stream.into(), host);
+                    return Self::over(stream.into(), host, Some(ANSWER_LIMIT));
                 }
                 Err(why) if Instant::now() >= deadline => return Err(unreachable(&why)),
                 Err(_) => std::thread::sleep(GLANCE),
@@ -90,7 +91,7 @@ impl BenchChannel {
             match listener.accept() {
                 Ok((stream, from)) => {
                     stream.set_nonblocking(false).map_err(|why| failed(&why))?;
-                    return Self::over(stream.into(), from.ip());
+                    return Self::over(stream.into(), from.ip(), Some(ANSWER_LIMIT));
                 }
                 Err(why) if why.kind() == std::io::ErrorKind::WouldBlock => std::thread::sleep(GLANCE),
                 Err(why) => return Err(failed(&why)),

@@ -51,6 +51,7 @@ pub fn run(bench: &BenchCommand) -> Result<()> {
             PeerTask::Tcp => tcp::peer(),
             PeerTask::Steps => steps::peer(),
             PeerTask::Store(task) => store::peer(task),
+            PeerTask::StoreEcho => store::echo_peer(),
         },
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -36,6 +37,7 @@ pub enum PeerTask {
     Tcp,
     Steps,
     Store(MappedTask),
+    StoreEcho,
 }
 
 impl PeerTask {
@@ -205,6 +207,12 @@ pub fn failed(process: &'static str, why: &dyn std::fmt::Display) -> Error {
     Error::BenchProcess { process, reason: why.to_string() }
 }
 
+/// Returns a port of 127.0.0.1 at which nobody listens.
+pub fn free_port() -> Result<u16, Error> {
+    let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
+    Ok(address.map_err(|why| failed("server", &why))?.port())
+}
+
 /// True if a program is on the PATH.
 pub fn is_installed(program: &str) -> bool {
     let folders = std::env::var_os("PATH").unwrap_or_default();
@@ -276,7 +284,6 @@ impl CLoop {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::TcpListener;
     use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
 

@@ -1,16 +1,21 @@
 //! `caravan bench store`: Caravan's store beside Redis, Valkey, memcached and LMDB, in turn.
 
 mod case;
+mod echo;
+mod fixed;
+mod link;
 mod lmdb;
 mod mapped;
 mod pairs;
 mod restart;
+mod sampling;
 mod server;
 mod socket;
 
 use std::fmt::Write as _;
 use std::path::Path;
 
+use caravan_store::StoreTransport;
 use serde_json::json;
 
 use crate::args::StoreBench;
@@ -20,10 +25,13 @@ use crate::output;
 use crate::placement;
 use crate::report::{self, BenchReport, CaseTurn, Sample};
 use crate::store::case::{BENCHMARKS, PIPELINE, StoreBenchmark, StoreCase, StoreRun, chosen};
+use crate::store::echo::EchoPeer;
+pub use crate::store::echo::peer as echo_peer;
 use crate::store::lmdb::LmdbDatabase;
-use crate::store::mapped::{MappedRequest, MappedStore, percentile};
+use crate::store::mapped::{MappedRequest, MappedStore};
 pub use crate::store::mapped::{MappedTask, peer};
-use crate::store::pairs::{KEY_BYTES, PairOperation, RandomKeys, VALUE_BYTES};
+use crate::store::pairs::{KEY_BYTES, RandomKeys, VALUE_BYTES};
+use crate::store::sampling::{ClientSampling, latency_samples, rate_samples};
 use crate::store::server::{PairServer, RunningServer};
 
 /// Measures and reports.
@@ -55,7 +63,7 @@ fn measure(args: &StoreBench, chosen: &[StoreBenchmark], interrupt: &Interrupt) 
     let runs: Vec<Vec<StoreRun>> = chosen.iter().map(|one| bed.runs(one.case)).collect();
     for (one, runs) in chosen.iter().zip(&runs) {
         let mut cases = [one.bench_case(runs)];
-        // The memory of a full store does not change from round to round.
+        // The memory of full stores does not change from round to round.
         let rounds = if one.case == StoreCase::Memory { 1 } else { args.rounds };
         report::measure(&mut cases, rounds, interrupt, |CaseTurn { contender, .. }| {
             bed.sample(one.case, runs[contender])
@@ -75,6 +83,8 @@ struct StoreBed<'a> {
     lmdb: Option<LmdbDatabase>,
     mapped: Option<MappedStore>,
     random: RandomKeys,
+    /// How a client reads that maps nothing, once there was one.
+    far: Option<StoreTransport>,
     /// Writes beside the mapped reads, and the seconds of these.
     writes: (u64, f64),
 }
@@ -94,9 +104,16 @@ impl<'a> StoreBed<'a> {
             let package = server.missing().unwrap_or_default();
             notes.push(format!("Not installed: {} (apt install {package}).", server.key()));
         }
-        let random = RandomKeys::of(args.keys, 7);
-        let mut bed =
-            Self { args, interrupt, servers: Vec::new(), lmdb: None, mapped: None, random, writes: (0, 0.0) };
+        let mut bed = Self {
+            args,
+            interrupt,
+            servers: Vec::new(),
+            lmdb: None,
+            mapped: None,
+            random: RandomKeys::of(args.keys, 7),
+            far: None,
+            writes: (0, 0.0),
+        };
         for server in here {
             eprintln!("caravan: filling {}", server.key());
             bed.servers.push(RunningServer::start(server, args.keys, interrupt)?);
@@ -123,10 +140,12 @@ impl<'a> StoreBed<'a> {
     fn runs(&self, case: StoreCase) -> Vec<StoreRun> {
         let servers = self.servers.iter().map(|running| StoreRun::Server(running.server));
         let lmdb = self.lmdb.iter().map(|_| StoreRun::Lmdb);
-        let mapped = self.mapped.iter().map(|_| StoreRun::Caravan);
-        let mut runs: Vec<_> = servers.chain(lmdb).chain(mapped).filter(|run| case.uses(*run)).collect();
+        let echo = [false, true].map(|are_together| StoreRun::Echo { are_together });
+        let own = [StoreRun::Caravan, StoreRun::Fixed];
+        let all = servers.chain(lmdb).chain(echo).chain(own);
+        let mut runs: Vec<_> = all.filter(|run| case.uses(*run)).collect();
         // Caravan's own come last.
-        runs.sort_by_key(|run| matches!(run, StoreRun::Caravan | StoreRun::Server(PairServer::Caravan)));
+        runs.sort_by_key(|run| run.is_own());
         runs
     }
 
@@ -134,7 +153,9 @@ impl<'a> StoreBed<'a> {
         match run {
             StoreRun::Server(server) => self.server(case, server),
             StoreRun::Lmdb => self.lmdb(case),
+            StoreRun::Echo { are_together } => self.echo(case, are_together),
             StoreRun::Caravan => self.caravan(case),
+            StoreRun::Fixed => fixed::sample(self.interrupt),
         }
     }
 
@@ -142,45 +163,49 @@ impl<'a> StoreBed<'a> {
         let Some(running) = self.servers.iter_mut().find(|running| running.server == server) else {
             return Ok(Vec::new());
         };
-        if case == StoreCase::Memory {
-            let counted = running.counted_bytes.map(|bytes| Sample::new("counted_bytes", bytes));
-            return Ok([Sample::new("resident_bytes", running.resident_bytes)]
-                .into_iter()
-                .chain(counted)
-                .collect());
-        }
-        let operation = match case {
-            StoreCase::Socket { operation, .. } => operation,
-            _ => PairOperation::Get,
-        };
-        if case == StoreCase::Restart {
-            return restart::sample(running, self.args.keys, self.args.seconds, self.interrupt);
-        }
-        let before = running.usage()?;
-        let outcome = running.client.sample(
-            operation,
-            case.requests(),
-            &mut self.random,
-            self.args.seconds,
-            self.interrupt,
-        )?;
-        let server_s = running.usage()?.spent_s(&before);
-        let operations = outcome.operations as f64;
-        let cpu_us = (server_s + outcome.cpu.as_secs_f64()) * 1e6 / operations;
-        let mops = operations / outcome.elapsed.as_secs_f64() / 1e6;
-        Ok(match case {
-            StoreCase::Get => {
-                let mut took = outcome.round_trips_ns;
-                took.sort_unstable();
-                get_samples(percentile(&took, 50), percentile(&took, 99), cpu_us)
+        let random = &mut self.random;
+        let sampling =
+            ClientSampling { run: self.args.seconds, server: running.pid(), interrupt: self.interrupt };
+        let (operation, requests) = (case.operation(), case.requests());
+        let outcome = match (case, server) {
+            (StoreCase::Memory, _) => {
+                let counted = running.counted_bytes.map(|bytes| Sample::new("counted_bytes", bytes));
+                let resident = Sample::new("resident_bytes", running.resident_bytes);
+                return Ok([resident].into_iter().chain(counted).collect());
             }
-            StoreCase::GetMany => many_samples(mops, cpu_us),
-            _ => vec![
-                Sample::new("kops", mops * 1e3),
-                Sample::new("server_cpu_us", server_s * 1e6 / operations),
-                Sample::new("cpu_us", cpu_us),
-            ],
+            (StoreCase::Restart, _) => {
+                return restart::sample(running, self.args.keys, self.args.seconds, self.interrupt);
+            }
+            (StoreCase::Call { under_way }, _) => link::calls(&running.link()?, under_way, sampling),
+            (StoreCase::LinkSet, PairServer::Caravan) => {
+                link::operations(&running.link()?, operation, 1, random, sampling)
+            }
+            (StoreCase::TcpGet, PairServer::Caravan) => {
+                let client = running.far_link()?;
+                self.far = Some(client.transport());
+                let under_way = requests.connections * requests.pipeline;
+                link::operations(&client, operation, under_way, random, sampling)
+            }
+            (StoreCase::TcpGet, _) => {
+                let mut client = running.tcp_client(requests.connections)?;
+                client.sample(operation, requests, random, sampling)
+            }
+            _ => running.client.sample(operation, requests, random, sampling),
+        };
+        let outcome = outcome?;
+        Ok(match case {
+            StoreCase::Get | StoreCase::LinkSet => outcome.latency(),
+            StoreCase::GetMany => outcome.rate(),
+            StoreCase::Call { .. } => outcome.calls(),
+            _ => outcome.costs(),
         })
+    }
+
+    fn echo(&self, case: StoreCase, are_together: bool) -> Result<Vec<Sample>, Error> {
+        let StoreCase::Call { under_way } = case else { return Ok(Vec::new()) };
+        let mut echo = EchoPeer::start()?;
+        let sampling = ClientSampling { run: self.args.seconds, server: echo.pid, interrupt: self.interrupt };
+        Ok(echo.sample(under_way, are_together, sampling)?.calls())
     }
 
     fn lmdb(&mut self, case: StoreCase) -> Result<Vec<Sample>, Error> {
@@ -194,7 +219,7 @@ impl<'a> StoreBed<'a> {
             }
             _ => {
                 let [operations, ns, cpu_ns] = sample("get", PIPELINE)?;
-                many_samples(operations * 1e3 / ns, cpu_ns / operations / 1e3)
+                rate_samples(operations * 1e3 / ns, cpu_ns / operations / 1e3)
             }
         })
     }
@@ -215,8 +240,8 @@ impl<'a> StoreBed<'a> {
         self.writes = (self.writes.0 + writes, self.writes.1 + outcome.elapsed_ns / 1e9);
         let cpu_us = outcome.cpu_ns / outcome.operations as f64 / 1e3;
         Ok(match case {
-            StoreCase::Get => get_samples(outcome.p50_ns, outcome.p99_ns, cpu_us),
-            _ => many_samples(outcome.operations as f64 * 1e3 / outcome.elapsed_ns, cpu_us),
+            StoreCase::Get => latency_samples(outcome.p50_ns, outcome.p99_ns, cpu_us),
+            _ => rate_samples(outcome.operations as f64 * 1e3 / outcome.elapsed_ns, cpu_us),
         })
     }
 
@@ -234,20 +259,9 @@ impl<'a> StoreBed<'a> {
             let (bytes, ns) = (mapped.bytes_each(), mapped.new_key_ns);
             format!("The embedded store counts {bytes:.1} bytes a pair; a new key took {ns:.0} ns.")
         });
-        beside.into_iter().chain(used).collect()
+        let far = self.far.map(|far| format!("tcp-get: the link went over {}.", far.name()));
+        beside.into_iter().chain(used).chain(far).collect()
     }
-}
-
-fn get_samples(p50_ns: f64, p99_ns: f64, cpu_us: f64) -> Vec<Sample> {
-    vec![
-        Sample::new("p50_us", p50_ns / 1e3),
-        Sample::new("p99_us", p99_ns / 1e3),
-        Sample::new("cpu_us", cpu_us),
-    ]
-}
-
-fn many_samples(mops: f64, cpu_us: f64) -> Vec<Sample> {
-    vec![Sample::new("mops", mops), Sample::new("mops_per_core", 1.0 / cpu_us)]
 }
 
 fn put_samples(ns: f64, cpu_ns: f64) -> Vec<Sample> {

@@ -1,7 +1,6 @@
 //! `caravan bench tcp`: one-sided reads over TCP between two processes, and GETs of a redis-server with a pipeline, in
 //! turn. No thread of the process that is read does anything but the fabric's agent.
 
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -197,8 +196,7 @@ struct RedisServer {
 
 impl RedisServer {
     fn start(interrupt: &Interrupt) -> Result<Self, Error> {
-        let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-        let port = port.map_err(|why| process::failed(SERVER, &why))?.port();
+        let port = process::free_port()?;
         let mut command = Command::new(SERVER);
         command.args([
             "--bind",

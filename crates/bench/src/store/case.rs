@@ -10,13 +10,29 @@ use crate::store::socket::RequestsUnderWay;
 /// Requests under way on a connection with a pipeline.
 pub const PIPELINE: usize = 64;
 
+/// Connections over TCP, which have as many requests under way together as a client on a link.
+const TCP_CONNECTIONS: usize = 4;
+
 /// What a benchmark measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreCase {
     Get,
     GetMany,
     Put,
-    Socket { operation: PairOperation, pipeline: usize },
+    /// A write by a client on a link.
+    LinkSet,
+    /// Calls through a link, so many at a time.
+    Call {
+        under_way: usize,
+    },
+    Socket {
+        operation: PairOperation,
+        pipeline: usize,
+    },
+    /// Lookups over TCP, many at a time.
+    TcpGet,
+    /// Lookups in tables of fixed sizes, over TCP.
+    FixedReads,
     Memory,
     Restart,
 }
@@ -38,7 +54,7 @@ const fn socket(operation: PairOperation, pipeline: usize) -> StoreCase {
 }
 
 /// All benchmarks, in the order in which they run.
-pub const BENCHMARKS: [StoreBenchmark; 9] = [
+pub const BENCHMARKS: [StoreBenchmark; 14] = [
     benchmark(
         "get",
         StoreCase::Get,
@@ -46,6 +62,13 @@ pub const BENCHMARKS: [StoreBenchmark; 9] = [
     ),
     benchmark("get-many", StoreCase::GetMany, "64 lookups at a time: mapped memory, LMDB, pipelines of 64"),
     benchmark("put", StoreCase::Put, "overwriting in the own process, one transaction each; LMDB"),
+    benchmark("link-set", StoreCase::LinkSet, "SET by a client of this host on a link; round trips"),
+    benchmark(
+        "call",
+        StoreCase::Call { under_way: 1 },
+        "calls of 32 B through a link, and over a TCP socket",
+    ),
+    benchmark("call-64", StoreCase::Call { under_way: PIPELINE }, "the same with 64 calls under way"),
     benchmark(
         "socket-get",
         socket(PairOperation::Get, 1),
@@ -65,6 +88,16 @@ pub const BENCHMARKS: [StoreBenchmark; 9] = [
         "socket-set-64",
         socket(PairOperation::Set, PIPELINE),
         "SET on 20 connections, pipelines of 64",
+    ),
+    benchmark(
+        "tcp-get",
+        StoreCase::TcpGet,
+        "GET over TCP, 256 under way: a client on a link, pipelines of 64",
+    ),
+    benchmark(
+        "fixed-reads",
+        StoreCase::FixedReads,
+        "one-sided reads for each lookup in a table that is 90 % full",
     ),
     benchmark("memory", StoreCase::Memory, "memory for each pair, everything included"),
     benchmark(
@@ -105,6 +138,16 @@ const MEMORY: [Figure; 2] = [
     Figure::new("counted_bytes", "as it counts itself", Shown::Median),
 ];
 
+const CALL: [Figure; 4] = [
+    Figure::new("mops_both", "M calls per CPU second of both sides", Shown::Chart),
+    Figure::new("mops_client", "of the client", Shown::Median),
+    Figure::new("mops_server", "of the server", Shown::Median),
+    Figure::new("mops", "M/s", Shown::Spread),
+];
+const FIXED_READS: [Figure; 2] = [
+    Figure::new("reads", "reads for a key that exists", Shown::Chart),
+    Figure::new("reads_absent", "for another key", Shown::Spread),
+];
 const RESTART: [Figure; 5] = [
     Figure::new("kill_ms", "ms without a write after SIGKILL", Shown::Chart),
     Figure::new("upgrade_ms", "in an upgrade", Shown::Spread),
@@ -118,30 +161,73 @@ const RESTART: [Figure; 5] = [
 pub enum StoreRun {
     Server(PairServer),
     Lmdb,
+    /// A process that returns what it reads from a TCP socket: each message by itself, or all together.
+    Echo {
+        are_together: bool,
+    },
     /// Caravan's store in mapped memory, or in the own process.
     Caravan,
+    /// A store of this process, served over TCP.
+    Fixed,
 }
 
 impl StoreRun {
     fn contender(self, case: StoreCase) -> Contender {
         match (self, case) {
+            (
+                Self::Server(PairServer::Caravan),
+                StoreCase::LinkSet | StoreCase::Call { .. } | StoreCase::TcpGet,
+            ) => Contender::new("caravan", "caravan, link", CARAVAN),
             (Self::Server(server), _) => server.contender(),
+            (Self::Echo { are_together: false }, _) => {
+                Contender::new("tcp", "TCP socket, each message by itself", PEER)
+            }
+            (Self::Echo { are_together: true }, _) => {
+                Contender::new("tcp-batched", "TCP socket, 64 in one write", PEER)
+            }
+            (Self::Fixed, _) => Contender::new("caravan", "caravan, fixed table", CARAVAN),
             (Self::Lmdb, _) => Contender::new("lmdb", "LMDB", PEER),
             (Self::Caravan, StoreCase::Put) => Contender::new("caravan", "caravan, embedded", CARAVAN),
             (Self::Caravan, _) => Contender::new("caravan", "caravan, mapped", CARAVAN),
         }
     }
+
+    /// True if Caravan is measured, and no peer.
+    pub fn is_own(self) -> bool {
+        matches!(self, Self::Caravan | Self::Fixed | Self::Server(PairServer::Caravan))
+    }
 }
 
 impl StoreCase {
     pub fn uses(self, run: StoreRun) -> bool {
-        match (self, run) {
-            (Self::Get | Self::GetMany, StoreRun::Server(PairServer::Caravan)) => false,
-            (Self::Get, StoreRun::Lmdb) | (Self::Put, StoreRun::Server(_)) => false,
-            (Self::Socket { .. }, run) => matches!(run, StoreRun::Server(_)),
-            (Self::Restart, run) => run == StoreRun::Server(PairServer::Caravan),
-            (Self::Memory, run) => matches!(run, StoreRun::Server(_) | StoreRun::Lmdb),
-            _ => true,
+        let is_served = run == StoreRun::Server(PairServer::Caravan);
+        match self {
+            Self::Get => matches!(run, StoreRun::Server(_) | StoreRun::Caravan) && !is_served,
+            Self::GetMany => {
+                matches!(run, StoreRun::Server(_) | StoreRun::Lmdb | StoreRun::Caravan) && !is_served
+            }
+            Self::Put => matches!(run, StoreRun::Lmdb | StoreRun::Caravan),
+            Self::LinkSet | Self::Socket { .. } => matches!(run, StoreRun::Server(_)),
+            Self::Call { under_way } => match run {
+                // One message is not a batch.
+                StoreRun::Echo { are_together } => !are_together || under_way > 1,
+                _ => is_served,
+            },
+            Self::TcpGet => {
+                matches!(run, StoreRun::Server(PairServer::Redis | PairServer::Valkey | PairServer::Caravan))
+            }
+            Self::FixedReads => run == StoreRun::Fixed,
+            Self::Memory => matches!(run, StoreRun::Server(_) | StoreRun::Lmdb),
+            Self::Restart => is_served,
+        }
+    }
+
+    /// Returns what clients of servers do.
+    pub fn operation(self) -> PairOperation {
+        match self {
+            Self::Socket { operation, .. } => operation,
+            Self::LinkSet => PairOperation::Set,
+            _ => PairOperation::Get,
         }
     }
 
@@ -149,6 +235,7 @@ impl StoreCase {
         match self {
             Self::Socket { pipeline, .. } => RequestsUnderWay { connections: CONNECTIONS, pipeline },
             Self::GetMany => RequestsUnderWay { connections: 1, pipeline: PIPELINE },
+            Self::TcpGet => RequestsUnderWay { connections: TCP_CONNECTIONS, pipeline: PIPELINE },
             _ => RequestsUnderWay { connections: 1, pipeline: 1 },
         }
     }
@@ -158,7 +245,10 @@ impl StoreCase {
             Self::Get => &GET,
             Self::GetMany => &GET_MANY,
             Self::Put => &PUT,
-            Self::Socket { .. } => &SOCKET,
+            Self::LinkSet => &GET,
+            Self::Call { .. } => &CALL,
+            Self::Socket { .. } | Self::TcpGet => &SOCKET,
+            Self::FixedReads => &FIXED_READS,
             Self::Memory => &MEMORY,
             Self::Restart => &RESTART,
         }
@@ -190,7 +280,39 @@ impl StoreCase {
                 let least = goal("at least 10 M/s per core", "mops_per_core", None, Bound::AtLeast(10.0));
                 vec![least, times("redis", 10.0), times("valkey", 10.0), times("lmdb", 2.0)]
             }
-            Self::Put => Vec::new(),
+            Self::Put | Self::Call { under_way: 1 } => Vec::new(),
+            Self::LinkSet => {
+                vec![goal("p50 of a SET through a link below 3 us", "p50_us", None, Bound::Below(3.0))]
+            }
+            Self::Call { .. } => {
+                let least = |side: &str, figure| {
+                    let text = format!("at least 3 M calls for each CPU second of the {side}");
+                    goal(&text, figure, None, Bound::AtLeast(3.0))
+                };
+                let times = |what: &str, figure| {
+                    let text = format!("at least 9 times a TCP socket, each message by itself, {what}");
+                    goal(&text, figure, Some("tcp"), Bound::AtLeast(9.0))
+                };
+                vec![
+                    least("client", "mops_client"),
+                    least("server", "mops_server"),
+                    times("per CPU second of both sides", "mops_both"),
+                    times("per second", "mops"),
+                ]
+            }
+            Self::TcpGet => {
+                let as_many = |peer: &str| {
+                    let text = format!("at least as many GETs a second as {peer} over TCP");
+                    goal(&text, "kops", Some(peer), Bound::AtLeast(1.0))
+                };
+                vec![as_many("redis"), as_many("valkey")]
+            }
+            Self::FixedReads => {
+                let few = |what: &str, figure| {
+                    goal(&format!("below 1.05 one-sided reads for {what}"), figure, None, Bound::Below(1.05))
+                };
+                vec![few("a key that exists", "reads"), few("another key", "reads_absent")]
+            }
             Self::Restart => vec![
                 goal("a write within 50 ms after SIGKILL", "kill_ms", None, Bound::Below(50.0)),
                 goal("a write within 50 ms in an upgrade", "upgrade_ms", None, Bound::Below(50.0)),

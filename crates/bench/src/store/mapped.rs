@@ -15,7 +15,7 @@ use crate::interrupt::Interrupt;
 use crate::placement::{self, CorePair};
 use crate::process::{PeerTask, failed};
 use crate::store::pairs::{RandomKeys, VALUE, VALUE_BYTES, key};
-use crate::store::socket::thread_time;
+use crate::store::sampling::{percentile, process_time};
 
 /// Keys of one `get_many`.
 pub const MANY: usize = 64;
@@ -142,7 +142,7 @@ impl MappedStore {
 
     /// Overwrites random keys, one transaction each.
     pub fn put(&mut self, run: Duration, interrupt: &Interrupt) -> Result<MappedOutcome, Error> {
-        let (begin, cpu) = (Instant::now(), thread_time());
+        let (begin, cpu) = (Instant::now(), process_time());
         let mut operations = 0;
         while begin.elapsed() < run {
             interrupt.check()?;
@@ -151,18 +151,13 @@ impl MappedStore {
             }
             operations += WRITES as u64;
         }
-        Ok(outcome(operations, begin.elapsed(), thread_time().saturating_sub(cpu)))
+        Ok(outcome(operations, begin.elapsed(), process_time().saturating_sub(cpu)))
     }
 }
 
 fn outcome(operations: u64, elapsed: Duration, cpu: Duration) -> MappedOutcome {
     let (elapsed_ns, cpu_ns) = (elapsed.as_nanos() as f64, cpu.as_nanos() as f64);
     MappedOutcome { operations, elapsed_ns, cpu_ns, ..MappedOutcome::default() }
-}
-
-/// Returns a percentile of sorted times.
-pub fn percentile(sorted: &[u64], percent: usize) -> f64 {
-    sorted.get(sorted.len() * percent / 100).copied().unwrap_or_default() as f64
 }
 
 /// Runs the reading process until its parent ends.
@@ -192,7 +187,7 @@ pub fn peer(task: &MappedTask) -> Result<(), Error> {
 fn get(reader: &Reader, random: &mut RandomKeys, run: Duration) -> Result<MappedOutcome, Error> {
     let mut value = Vec::with_capacity(VALUE_BYTES);
     let mut took = Vec::new();
-    let (begin, cpu) = (Instant::now(), thread_time());
+    let (begin, cpu) = (Instant::now(), process_time());
     let mut now = begin;
     while now - begin < run {
         let key = random.next();
@@ -203,7 +198,7 @@ fn get(reader: &Reader, random: &mut RandomKeys, run: Duration) -> Result<Mapped
         took.push((now - before).as_nanos() as u64);
         check(found.is_some() && value == VALUE)?;
     }
-    let outcome = outcome(took.len() as u64, begin.elapsed(), thread_time().saturating_sub(cpu));
+    let outcome = outcome(took.len() as u64, begin.elapsed(), process_time().saturating_sub(cpu));
     took.sort_unstable();
     Ok(MappedOutcome { p50_ns: percentile(&took, 50), p99_ns: percentile(&took, 99), ..outcome })
 }
@@ -212,7 +207,7 @@ fn get_many(reader: &Reader, random: &mut RandomKeys, run: Duration) -> Result<M
     let (mut elapsed, mut cpu, mut operations) = (Duration::ZERO, Duration::ZERO, 0);
     while elapsed < run {
         let keys: Vec<_> = (0..PREPARED).map(|_| random.next()).collect();
-        let (begin, cpu_before) = (Instant::now(), thread_time());
+        let (begin, cpu_before) = (Instant::now(), process_time());
         let mut found = 0;
         for keys in keys.chunks(MANY) {
             let each =
@@ -220,7 +215,7 @@ fn get_many(reader: &Reader, random: &mut RandomKeys, run: Duration) -> Result<M
             reader.get_many(keys, each).map_err(store_failed)?;
         }
         elapsed += begin.elapsed();
-        cpu += thread_time().saturating_sub(cpu_before);
+        cpu += process_time().saturating_sub(cpu_before);
         check(found == keys.len())?;
         operations += keys.len() as u64;
     }

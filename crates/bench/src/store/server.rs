@@ -1,18 +1,20 @@
 //! The servers that are measured: Caravan's own, and its peers.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+
+use caravan_store::ConnectedStore;
 
 use crate::chart::{CARAVAN, PEER};
 use crate::error::Error;
 use crate::interrupt::Interrupt;
-use crate::process::{ChildProgram, failed, is_installed};
+use crate::process::{ChildProgram, failed, free_port, is_installed};
 use crate::report::Contender;
 use crate::scratch::Scratch;
+use crate::store::link;
 use crate::store::pairs::PairProtocol;
-use crate::store::socket::SocketClient;
-use crate::usage::Usage;
+use crate::store::socket::{PairAddress, SocketClient};
 
 /// The number of a client's connections to each server.
 pub const CONNECTIONS: usize = 20;
@@ -70,7 +72,9 @@ impl PairServer {
         if self == Self::Memcached { PairProtocol::Memcached } else { PairProtocol::Resp }
     }
 
-    fn command(self, folder: &Scratch, socket: &PathBuf, keys: u64) -> Command {
+    /// Returns the command that starts the server on a UNIX socket, and on a port of 127.0.0.1 where it serves both at
+    /// a time.
+    fn command(self, folder: &Scratch, socket: &Path, port: u16, keys: u64) -> Command {
         let memory_bytes = MEMORY_BYTES.0 + MEMORY_BYTES.1 * keys;
         let mut command;
         match self {
@@ -79,10 +83,21 @@ impl PairServer {
                 command = Command::new("/proc/self/exe");
                 command.args(["store", "serve", &format!("bench-{}", std::process::id()), "--memory"]);
                 command.arg(memory_bytes.to_string()).arg("--socket").arg(socket);
+                command.args(["--port", &port.to_string()]);
             }
             Self::Redis | Self::Valkey => {
                 command = Command::new(if self == Self::Redis { "redis-server" } else { "valkey-server" });
-                command.args(["--port", "0", "--save", "", "--appendonly", "no", "--dir"]);
+                command.args([
+                    "--bind",
+                    "127.0.0.1",
+                    "--port",
+                    &port.to_string(),
+                    "--save",
+                    "",
+                    "--appendonly",
+                    "no",
+                    "--dir",
+                ]);
                 command.arg(folder.path()).arg("--unixsocket").arg(socket);
             }
             Self::Memcached => {
@@ -111,6 +126,7 @@ pub struct RunningServer {
     /// The bytes that each pair takes: by the growth of the process's resident memory, and as the server counts them.
     pub resident_bytes: f64,
     pub counted_bytes: Option<f64>,
+    port: u16,
     process: ChildProgram,
     /// It is removed after the process has ended.
     folder: Scratch,
@@ -120,9 +136,12 @@ impl RunningServer {
     pub fn start(server: PairServer, keys: u64, interrupt: &Interrupt) -> Result<Self, Error> {
         let folder = Scratch::create()?;
         let (socket, log) = (folder.path().join("socket"), folder.path().join("log"));
-        let mut process = ChildProgram::logged(server.key(), server.command(&folder, &socket, keys), &log)?;
+        let port = free_port()?;
+        let command = server.command(&folder, &socket, port, keys);
+        let mut process = ChildProgram::logged(server.key(), command, &log)?;
         let deadline = Instant::now() + START_LIMIT;
-        let connect = || SocketClient::connect(&socket, server.protocol(), CONNECTIONS).ok();
+        let unix = PairAddress::Unix(socket);
+        let connect = || SocketClient::connect(&unix, server.protocol(), CONNECTIONS).ok();
         let mut client = process.until(deadline, interrupt, connect)?;
         let is_resp = server.protocol() == PairProtocol::Resp;
         let pid = if is_resp { client.info("process_id")? as i32 } else { process.pid() as i32 };
@@ -136,7 +155,7 @@ impl RunningServer {
         let each = |before: u64, after: u64| after.saturating_sub(before) as f64 / keys as f64;
         let counted_bytes = before.1.zip(after.1).map(|(before, after)| each(before, after));
         let resident_bytes = each(before.0, after.0);
-        Ok(Self { server, client, pid, resident_bytes, counted_bytes, process, folder })
+        Ok(Self { server, client, pid, resident_bytes, counted_bytes, port, process, folder })
     }
 
     /// Returns the process that serves.
@@ -146,7 +165,8 @@ impl RunningServer {
 
     /// Connects the client again, and finds out which process serves by now.
     pub fn reconnect(&mut self) -> Result<(), Error> {
-        self.client = SocketClient::connect(&self.socket(), self.server.protocol(), CONNECTIONS)?;
+        let address = PairAddress::Unix(self.socket());
+        self.client = SocketClient::connect(&address, self.server.protocol(), CONNECTIONS)?;
         self.pid = self.client.info("process_id")? as i32;
         Ok(())
     }
@@ -156,9 +176,19 @@ impl RunningServer {
         self.folder.path().join("socket")
     }
 
-    /// Returns the processor time of the server so far.
-    pub fn usage(&self) -> Result<Usage, Error> {
-        Usage::of(self.pid).map_err(|why| failed(self.server.key(), &why))
+    /// Returns another client, over TCP.
+    pub fn tcp_client(&self, connections: usize) -> Result<SocketClient, Error> {
+        SocketClient::connect(&PairAddress::Tcp(self.port), self.server.protocol(), connections)
+    }
+
+    /// Returns a client of Caravan's server, through a link in mapped memory.
+    pub fn link(&self) -> Result<ConnectedStore, Error> {
+        link::connect(format!("unix:{}", self.socket().display()))
+    }
+
+    /// Returns a client as on another host: over an RDMA device if this host has one, or else TCP.
+    pub fn far_link(&self) -> Result<ConnectedStore, Error> {
+        link::connect(format!("127.0.0.1:{}", self.port))
     }
 }
 

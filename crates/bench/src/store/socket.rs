@@ -1,16 +1,20 @@
-//! A client of servers on UNIX sockets: one thread with some connections.
+//! A client of servers on UNIX sockets and TCP: one thread with some connections.
 
+use std::fs::File;
 use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
+use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 use crate::error::Error;
 use crate::interrupt::Interrupt;
 use crate::process::failed;
 use crate::store::pairs::{KEY_BYTES, PairOperation, PairProtocol, RandomKeys, key};
+use crate::store::sampling::{ClientOutcome, ClientSampling};
 
 /// How long a reply may take. A server that takes longer does not run.
 const REPLY_LIMIT: Duration = Duration::from_secs(30);
@@ -19,15 +23,29 @@ const FILL_BATCH: u64 = 64;
 /// The operations between two checks for Ctrl-C while a server is filled.
 const FILL_CHECK: u64 = 64 * 1024;
 
-/// What a client has done in a sample.
-#[derive(Clone, Debug, Default)]
-pub struct SocketOutcome {
-    pub operations: u64,
-    pub elapsed: Duration,
-    /// The processor time of the client's thread.
-    pub cpu: Duration,
-    /// The nanoseconds of each round trip, if one request was under way at a time.
-    pub round_trips_ns: Vec<u64>,
+/// Where a server listens.
+#[derive(Clone, Debug)]
+pub enum PairAddress {
+    Unix(PathBuf),
+    /// A port of 127.0.0.1.
+    Tcp(u16),
+}
+
+impl PairAddress {
+    fn connect(&self) -> io::Result<File> {
+        let socket: OwnedFd = match self {
+            Self::Unix(path) => UnixStream::connect(path)?.into(),
+            Self::Tcp(port) => {
+                let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, *port))?;
+                stream.set_nodelay(true)?;
+                stream.into()
+            }
+        };
+        for timeout in [Timeout::Recv, Timeout::Send] {
+            set_socket_timeout(&socket, timeout, Some(REPLY_LIMIT))?;
+        }
+        Ok(socket.into())
+    }
 }
 
 /// Requests that are under way at a time.
@@ -41,7 +59,7 @@ pub struct RequestsUnderWay {
 /// A client.
 #[derive(Debug)]
 pub struct SocketClient {
-    connections: Vec<UnixStream>,
+    connections: Vec<File>,
     protocol: PairProtocol,
     output: Vec<u8>,
     input: Vec<u8>,
@@ -50,14 +68,8 @@ pub struct SocketClient {
 }
 
 impl SocketClient {
-    pub fn connect(socket: &Path, protocol: PairProtocol, connections: usize) -> Result<Self, Error> {
-        let connect = || {
-            let stream = UnixStream::connect(socket)?;
-            stream.set_read_timeout(Some(REPLY_LIMIT))?;
-            stream.set_write_timeout(Some(REPLY_LIMIT))?;
-            Ok(stream)
-        };
-        let connections: io::Result<Vec<_>> = (0..connections).map(|_| connect()).collect();
+    pub fn connect(address: &PairAddress, protocol: PairProtocol, connections: usize) -> Result<Self, Error> {
+        let connections: io::Result<Vec<_>> = (0..connections).map(|_| address.connect()).collect();
         let connections = connections.map_err(|why| failed("server", &why))?;
         Ok(Self { connections, protocol, output: Vec::new(), input: Vec::new(), keys: Vec::new() })
     }
@@ -75,23 +87,17 @@ impl SocketClient {
         Ok(())
     }
 
-    /// Sends requests and waits for their replies, over and over for `run`.
+    /// Sends requests and waits for their replies, over and over.
     pub fn sample(
         &mut self,
         operation: PairOperation,
         under_way: RequestsUnderWay,
         random: &mut RandomKeys,
-        run: Duration,
-        interrupt: &Interrupt,
-    ) -> Result<SocketOutcome, Error> {
-        let mut outcome = SocketOutcome::default();
-        let is_single = under_way == RequestsUnderWay { connections: 1, pipeline: 1 };
+        sampling: ClientSampling,
+    ) -> Result<ClientOutcome, Error> {
         let connections = under_way.connections.min(self.connections.len());
         let mut keys = vec![Vec::new(); connections];
-        let (begin, cpu) = (Instant::now(), thread_time());
-        let mut before = begin;
-        while before - begin < run {
-            interrupt.check()?;
+        sampling.repeat(connections * under_way.pipeline, || {
             for (connection, keys) in keys.iter_mut().enumerate() {
                 self.keys.clear();
                 self.keys.extend((0..under_way.pipeline).map(|_| random.next()));
@@ -103,16 +109,8 @@ impl SocketClient {
                 self.receive(connection, operation)?;
                 std::mem::swap(keys, &mut self.keys);
             }
-            outcome.operations += (connections * under_way.pipeline) as u64;
-            let now = Instant::now();
-            if is_single {
-                outcome.round_trips_ns.push((now - before).as_nanos() as u64);
-            }
-            before = now;
-        }
-        outcome.elapsed = before - begin;
-        outcome.cpu = thread_time().saturating_sub(cpu);
-        Ok(outcome)
+            Ok(())
+        })
     }
 
     /// Sends a request for each of the keys.
@@ -159,10 +157,4 @@ impl SocketClient {
         let value = lines.find(|(key, _)| *key == name).and_then(|(_, value)| value.trim().parse().ok());
         value.ok_or_else(|| unclear(&format!("no {name}")))
     }
-}
-
-/// Returns the time that the calling thread has had a core.
-pub fn thread_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

@@ -38,17 +38,22 @@ fn every_benchmark_measures_the_store_beside_the_peers_that_are_there() {
     assert_eq!((&json["schema"], &json["benchmark"]), (&"caravan-bench/1".into(), &"store".into()));
     assert_eq!(json["facts"]["keys"], 3000);
     let cases = json["cases"].as_array().expect("a list");
-    let names = "get get-many put socket-get socket-set socket-get-64 socket-set-64 memory restart";
+    let names = "get get-many put link-set call call-64 socket-get socket-set socket-get-64 socket-set-64 tcp-get \
+                 fixed-reads memory restart";
     assert_eq!(keys(&json["cases"]).join(" "), names);
     let notes = json["notes"].to_string();
     for case in cases {
         let contenders = keys(&case["contenders"]);
         assert_eq!(contenders.last(), Some(&"caravan"), "{case}");
-        for peer in ["redis", "memcached", "valkey", "lmdb"] {
+        let key = case["key"].as_str().expect("a key");
+        for peer in ["redis", "memcached", "valkey", "lmdb", "tcp", "tcp-batched"] {
             let is_missing = notes.contains(&format!("Not installed: {peer} (apt install "));
             let is_expected = match peer {
-                "lmdb" => matches!(case["key"].as_str(), Some("get-many" | "put" | "memory")),
-                _ => !matches!(case["key"].as_str(), Some("put" | "restart")),
+                "lmdb" => matches!(key, "get-many" | "put" | "memory"),
+                "tcp" => matches!(key, "call" | "call-64"),
+                "tcp-batched" => key == "call-64",
+                "memcached" if key == "tcp-get" => false,
+                _ => !matches!(key, "put" | "call" | "call-64" | "fixed-reads" | "restart"),
             };
             assert_eq!(contenders.contains(&peer), is_expected && !is_missing, "{peer} {case}");
         }
@@ -69,6 +74,15 @@ fn every_benchmark_measures_the_store_beside_the_peers_that_are_there() {
     let get = &cases[0]["contenders"].as_array().expect("a list").last().expect("one")["figures"];
     assert!(get["p50_us"]["median"].as_f64() <= get["p99_us"]["median"].as_f64(), "{get}");
     assert!(cases[0]["goals"][0]["is_reached"].is_boolean(), "{}", cases[0]);
+    let goals = |key: &str| {
+        let case = cases.iter().find(|case| case["key"] == key).expect(key);
+        case["goals"].as_array().expect("a list").clone()
+    };
+    // Reads are counted, so even a small run tells.
+    assert!(goals("fixed-reads").iter().all(|goal| goal["is_reached"] == true), "{json}");
+    assert_eq!((goals("link-set").len(), goals("call-64").len()), (1, 4));
+    let all = table.split("\nGoals ").nth(1).expect("all goals in one table");
+    assert!(all.contains("  link-set: p50") && all.contains("  restart: no read fails"), "{table}");
     assert!(notes.contains("M random keys a second"), "{notes}");
     assert!(table.contains("CPU us of the server") && table.contains("round 2 of 2"), "{table}");
     assert!(is_clean(&folder));
