@@ -54,6 +54,7 @@ test-long: ## run the randomized tests for two or three hours
 	    CARAVAN_KILLS=10000 CARAVAN_CUTS=2000 CARAVAN_MOVES=10000 CARAVAN_READS=100 CARAVAN_REDIS_RUNS=200 \
 	    scripts/test rust
 	@. scripts/env && "$$CARGO" test --locked --quiet --package caravan-store-server --test store_server -- --ignored soak
+	@. scripts/env && "$$CARGO" test --locked --quiet --package caravan-store --test replication -- --ignored
 	@$(MAKE) --no-print-directory store-histories KILLS=2000
 	@CARAVAN_KILLS=1000 CARAVAN_RECONNECTS=10000 scripts/test ct
 	@[ "$$(uname -m)" != x86_64 ] || \
