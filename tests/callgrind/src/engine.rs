@@ -1,11 +1,4 @@
-//! The paths that every packet of an engine takes, with a batch of packets in each call. They are probes, as
-//! `tests/callgrind/probes.rs` describes.
-
-#![deny(unsafe_code)]
-
-#[macro_use]
-#[path = "../../../tests/callgrind/probes.rs"]
-mod probes;
+//! The paths that every packet of an engine takes, with a batch of packets in each call.
 
 use caravan_engine::apps::{Bridge, Decapsulate, Encapsulate, Filter, FilterConfig, Sink, Source};
 use caravan_engine::layout::LinkMode;
@@ -140,7 +133,7 @@ fn whole(passed: Result<usize, impl std::fmt::Debug>) {
 const _: () = assert!(PULL_PACKETS == BATCH_PACKETS);
 
 probes! {
-    World;
+    World, 200;
     probe_source_sink,
         |_| {},
         |world| { world.local.pull(); world.local.push(); },

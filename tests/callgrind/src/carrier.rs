@@ -1,11 +1,4 @@
-//! Probes of the paths that every message takes, from the emulator into the ring and out of it; see
-//! `tests/callgrind/probes.rs`.
-
-#![deny(unsafe_code)]
-
-#[macro_use]
-#[path = "../../../tests/callgrind/probes.rs"]
-mod probes;
+//! Probes of the paths that every message takes, from the emulator into the ring and out of it.
 
 use std::hint::black_box;
 use std::ops::Range;
@@ -15,8 +8,9 @@ use caravan_driver::counters;
 use caravan_driver::emulator::{Binary, Emulator};
 use caravan_driver::seal::{KeyExchange, KeyRole, NodeNames, Sealing};
 use caravan_fabric::contract::Armed;
-use caravan_fabric::sim::{Faults, Faulty};
 use caravan_fabric::{Link, SpinMode, shm};
+
+use crate::unmapped::Unmapped;
 
 const RING_BYTES: u64 = 64 << 10;
 /// A record of the ring's probes.
@@ -93,9 +87,8 @@ struct CallgrindWorld {
 }
 
 fn staged_links() -> Result<(Link, Link), caravan_fabric::Error> {
-    let unmapped = Faults { unmapped: true, ..Faults::default() };
     let (connecting, accepting) = shm::pair(Link::arena_bytes(RING_BYTES)?)?;
-    let [a, b] = [connecting, accepting].map(|end| Box::new(Faulty::new(end, unmapped, 0)));
+    let [a, b] = [connecting, accepting].map(|end| Box::new(Unmapped(end)));
     Ok((Link::new(a, RING_BYTES)?, Link::new(b, RING_BYTES)?))
 }
 
@@ -194,7 +187,7 @@ fn output<E: Emulator>(sending: &mut Connection<E>, emulator: &mut E) {
 }
 
 probes! {
-    CallgrindWorld;
+    CallgrindWorld, 2000;
     probe_append,
         |_| {},
         |world| { black_box(world.here.append(black_box(&RECORD)).expect("room")); },

@@ -1,11 +1,4 @@
-//! The paths of an owner's and a reader's lookup and of an owner's write. They are probes, as
-//! `tests/callgrind/probes.rs` describes.
-
-#![deny(unsafe_code)]
-
-#[macro_use]
-#[path = "../../../tests/callgrind/probes.rs"]
-mod probes;
+//! The paths of an owner's and a reader's lookup and of an owner's write.
 
 use caravan_store::{Reader, Store, StoreOptions};
 
@@ -56,7 +49,7 @@ fn is_found(world: &mut StoreWorld) {
 }
 
 probes! {
-    StoreWorld;
+    StoreWorld, 1000;
     // A lookup by a thread of the owner.
     probe_store_get, StoreWorld::turn, |world| {
         let mut value = std::mem::take(&mut world.value);
