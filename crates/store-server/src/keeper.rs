@@ -87,6 +87,8 @@ pub enum KeeperEvent {
 #[derive(Debug)]
 pub struct StoreKeeper {
     server: Option<ServerProcess>,
+    /// Servers that have died, and whose heirs live.
+    dead: Vec<ServerProcess>,
     upgrade: Option<StoreUpgrade>,
     control: ControlDoor,
     settings: ServerSettings,
@@ -136,6 +138,7 @@ impl StoreKeeper {
         let server = ServerProcess::start(&options.program, name, options.log.as_ref())?;
         Ok(Self {
             server: Some(server),
+            dead: Vec::new(),
             upgrade: None,
             control,
             settings,
@@ -178,6 +181,7 @@ impl StoreKeeper {
                 KeeperOrder::Save => self.pass_save_on(&descriptor, &caller),
             }
         }
+        self.dead.retain(|server| !server.is_gone());
         self.watch_candidate();
         self.watch_server()?;
         if self.server.is_none() && !self.is_over && Instant::now() >= self.start_at {
@@ -241,7 +245,7 @@ impl StoreKeeper {
         }
         if let Err(death) = listened {
             let (pid, phase, calm) = (server.pid(), server.phase, server.since.elapsed() >= SERVER_CALM);
-            self.server = None;
+            self.dead.extend(self.server.take().filter(|server| !server.is_gone()));
             if phase == ServerPhase::Serving && calm {
                 self.deaths = 0;
             }

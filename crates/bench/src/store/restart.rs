@@ -15,13 +15,14 @@ use crate::error::Error;
 use crate::interrupt::Interrupt;
 use crate::process::failed;
 use crate::report::Sample;
-use crate::store::pairs::{RandomKeys, VALUE, VALUE_BYTES, key};
+use crate::store::pairs::{KEY_BYTES, RandomKeys, VALUE, VALUE_BYTES, key};
 use crate::store::server::RunningServer;
 
 /// Keys that are written, beside those of all benchmarks.
 const WRITTEN: u64 = 1000;
-/// One of so many reads is of a key that is being written.
-const READS_OF_WRITTEN: u64 = 8;
+/// Keys of one `get_many`, and how many of them are being written.
+const READS: usize = 64;
+const READS_OF_WRITTEN: usize = 8;
 /// How long a server may be away. One that is away longer does not come back.
 const AWAY_LIMIT: Duration = Duration::from_secs(30);
 
@@ -155,21 +156,26 @@ fn open_reader(pid: i32) -> Result<Reader, Error> {
 fn read(reader: &Reader, keys: u64, run: &RestartRun) -> ReaderOutcome {
     let mut outcome = ReaderOutcome::default();
     let (mut all, mut written) = (RandomKeys::of(keys, 3), 0);
-    let mut value = Vec::with_capacity(VALUE_BYTES);
+    let mut batch = [[0; KEY_BYTES]; READS];
     let begin = Instant::now();
     while !run.is_done.load(Ordering::Relaxed) {
-        outcome.reads += 1;
-        value.clear();
-        let is_written = outcome.reads % READS_OF_WRITTEN == 0;
-        let key = if is_written {
+        batch.fill_with(|| all.next());
+        for key_of_written in &mut batch[..READS_OF_WRITTEN] {
             written = (written + 1) % WRITTEN;
-            key(keys + written)
-        } else {
-            all.next()
+            *key_of_written = key(keys + written);
+        }
+        let mut right = 0;
+        let each = |index: usize, value: Option<&[u8]>| {
+            let is_right = match value {
+                Some(value) if index < READS_OF_WRITTEN => value.len() == VALUE_BYTES,
+                value => value == Some(&VALUE),
+            };
+            right += u64::from(is_right);
         };
-        let is_found = matches!(reader.get_into(&key, &mut value), Ok(Some(_)));
-        let is_right = if is_written { value.len() == VALUE_BYTES } else { value == VALUE };
-        outcome.failed += u64::from(!is_found || !is_right);
+        // What follows a read that failed was not read, and counts as failed, too.
+        let _ = reader.get_many(&batch, each);
+        outcome.reads += READS as u64;
+        outcome.failed += READS as u64 - right;
     }
     outcome.elapsed = begin.elapsed();
     outcome

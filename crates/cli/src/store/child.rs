@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use caravan_bench::Error as Shared;
-use caravan_segment::process::allow_descriptors;
+use caravan_segment::process::{allow_descriptors, start_heir};
 use caravan_store::{Eviction, SnapshotCounts, Store, StoreOptions};
 use caravan_store_server::keeper::channel::{
     ChannelEnd, KeeperAnswer, KeeperChannel, ServerAnswer, ServerOrder, ServerSettings,
@@ -37,6 +37,9 @@ pub fn run() -> Result<ExitCode, Error> {
     let socket = io::stdin().as_fd().try_clone_to_owned().map_err(|source| no_keeper(&source))?;
     let keeper = Arc::new(KeeperChannel::of(socket));
     keeper.send(&ServerAnswer::Running, &[]).map_err(|error| no_keeper(&error))?;
+    if let Err(error) = start_heir() {
+        tell(&format!("the next server will start later, as the end of this one takes longer: {error}"));
+    }
     let (order, lent) = match keeper.receive() {
         Ok(received) => received,
         Err(ChannelEnd::Unknown(why)) => {
@@ -108,6 +111,8 @@ fn begin(settings: &ServerSettings, lent: Vec<OwnedFd>) -> Result<ServedStore, E
     options.clients_max = settings.client.clients_max;
     options.eviction = eviction;
     let store = Arc::new(store);
+    // It is never dropped: that would unmap the memory, which this process's heir does when the next server has begun.
+    std::mem::forget(Arc::clone(&store));
     let server = StoreServer::on(sockets, Arc::clone(&store), options, tell).map_err(sentence)?;
     Ok(ServedStore { store, server, _lock: lock })
 }

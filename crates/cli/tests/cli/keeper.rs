@@ -24,12 +24,22 @@ const FAKE: &str = "CARAVAN_TEST_FAKE_SERVER";
 impl Served {
     /// Returns the process of the server, the keeper's child.
     fn server(&self) -> Option<i32> {
-        let children = caravan_segment::process::descendants(self.child.id() as i32);
         let is_server = |pid: &i32| {
             let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             words.split(|byte| *byte == 0).any(|word| word == b"store-server")
         };
-        children.into_iter().filter(|(_, stat)| !stat.has_ended()).map(|(pid, _)| pid).find(is_server)
+        self.children().into_iter().find(|pid| is_server(pid) && !is_heir(*pid))
+    }
+
+    /// Returns the living children of the keeper.
+    fn children(&self) -> Vec<i32> {
+        let children = caravan_segment::process::descendants(self.child.id() as i32);
+        children.into_iter().filter(|(_, stat)| !stat.has_ended()).map(|(pid, _)| pid).collect()
+    }
+
+    /// Returns the heir of the server.
+    fn heir(&self) -> Option<i32> {
+        self.children().into_iter().find(|pid| is_heir(*pid))
     }
 
     fn kill_server(&self) -> i32 {
@@ -64,6 +74,11 @@ impl Served {
     fn path(&self, name: &str) -> String {
         self.folder.path().join(name).display().to_string()
     }
+}
+
+/// An heir has the command line of its server, and a name of its own.
+fn is_heir(pid: i32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim_end() == "caravan-heir")
 }
 
 fn ok() -> StoreAnswer {
@@ -214,6 +229,38 @@ fn an_upgrade_loses_no_acknowledged_write_and_no_mapped_read_fails() {
         said.contains("upgraded, process") && said.contains("not upgraded, the old program serves it"),
         "{said}"
     );
+}
+
+#[test]
+fn the_next_server_does_not_wait_until_the_memory_of_the_one_before_is_unmapped() {
+    let mut served = Served::start(&[]);
+    let maps_the_memory = |pid: i32| {
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+        maps.contains("/memfd:caravan-default")
+    };
+    let by = |pid: i32, signal| kill_process(Pid::from_raw(pid).expect("a process"), signal).expect("sent");
+    for is_killed in [true, false] {
+        served.said(&["set", "a", "1"]);
+        let (server, heir) =
+            (served.server().expect("it is served"), served.heir().expect("there is an heir"));
+        // Stopped, it cannot begin to end.
+        by(heir, Signal::STOP);
+        if is_killed {
+            by(server, Signal::KILL);
+        } else {
+            served.said(&["upgrade"]);
+        }
+        wait_for("another server", || served.server().is_some_and(|pid| pid != server));
+        assert_eq!(served.said(&["get", "a"]), "1");
+        assert!(maps_the_memory(heir));
+        by(heir, Signal::CONT);
+        wait_for("the end of the heir", || !Path::new(&format!("/proc/{heir}")).exists());
+    }
+    // Nor does the end of the store.
+    let heir = served.heir().expect("there is an heir");
+    by(heir, Signal::STOP);
+    assert_eq!(served.end(Signal::TERM).0, Some(0));
+    assert!(!Path::new(&format!("/proc/{heir}")).exists());
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use caravan_segment::process::Process;
+use rustix::process::{Pid, Signal, WaitOptions, kill_process_group, waitpgid};
 
 use crate::error::ServeError;
 use crate::keeper::SERVER_COMMAND;
@@ -29,7 +30,7 @@ pub(crate) enum ServerPhase {
     Ending,
 }
 
-/// A server. Dropped, it is killed.
+/// A server. Dropped, it is killed with its heir, if it has one (`caravan_segment::process::start_heir`).
 #[derive(Debug)]
 pub(crate) struct ServerProcess {
     child: Child,
@@ -61,6 +62,7 @@ impl ServerProcess {
             .stdout(Stdio::null())
             .stderr(stderr)
             // Ctrl-C and a terminal's end are for the keeper, which then ends the server in order.
+            // Its heir is found by the group.
             .process_group(0)
             .spawn()
             .map_err(failed())?;
@@ -97,6 +99,13 @@ impl ServerProcess {
     pub(crate) fn kill(&mut self) {
         // It may have ended by itself.
         let _ = self.child.kill();
+    }
+
+    /// Returns whether its heir has ended, too. To be asked after it has died, until then.
+    pub(crate) fn is_gone(&self) -> bool {
+        // No other process can have taken the number of the group: as long as there is an heir, it is its group.
+        let group = Pid::from_child(&self.child);
+        !matches!(waitpgid(group, WaitOptions::NOHANG), Ok(None))
     }
 
     /// Takes what it says; an error once it has died.
@@ -139,6 +148,11 @@ impl Drop for ServerProcess {
     fn drop(&mut self) {
         self.kill();
         let _ = self.child.wait();
+        if !self.is_gone() {
+            let group = Pid::from_child(&self.child);
+            let _ = kill_process_group(group, Signal::KILL);
+            let _ = waitpgid(group, WaitOptions::empty());
+        }
     }
 }
 
