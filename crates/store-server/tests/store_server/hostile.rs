@@ -1,8 +1,13 @@
-//! Bytes that a client makes up. The tests call this with random bytes, and the fuzzer with its own (`fuzz/`).
+//! Bytes that a client, a server or a keeper makes up. The tests call this with random bytes, and the fuzzer with its
+//! own (`fuzz/`).
 
+use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 
 use caravan_store::{Store, StoreOptions};
+use caravan_store_server::keeper::channel::{
+    ChannelEnd, KeeperAnswer, KeeperChannel, KeeperOrder, ServerAnswer, ServerOrder,
+};
 use caravan_store_server::{
     ProtocolError, RequestParser, ServerFacts, ServerState, Session, limits, parse_answer,
 };
@@ -60,6 +65,44 @@ pub fn as_session(input: &[u8]) {
     }
     drop(session);
     store.audit().expect("sound");
+}
+
+/// The replies of a server: one is whole with its last byte and not before.
+pub fn as_answers(input: &[u8]) {
+    let mut rest = input;
+    while let Ok(Some((answer, bytes))) = parse_answer(rest) {
+        assert!(bytes <= rest.len());
+        assert_eq!(parse_answer(&rest[..bytes]), Ok(Some((answer, bytes))));
+        assert_eq!(parse_answer(&rest[..bytes - 1]), Ok(None));
+        rest = &rest[bytes..];
+    }
+}
+
+/// A message of a keeper, a server or a command, of which the receiver may be of another version: it is one that can be
+/// sent on, or refused.
+pub fn as_keeper_message(input: &[u8]) {
+    fn receive<M: serde::Serialize + serde::de::DeserializeOwned>(input: &[u8]) {
+        let (sender, receiver) = UnixDatagram::pair().expect("a pair");
+        let receiver = KeeperChannel::of(receiver.into());
+        if sender.send(input).is_err() {
+            // It is longer than a message can be.
+            return;
+        }
+        match receiver.try_receive::<M>() {
+            Ok((message, descriptors)) => {
+                assert_eq!(descriptors.len(), 0);
+                let text = serde_json::to_vec(&message).expect("JSON");
+                let again: M = serde_json::from_slice(&text).expect("what was sent");
+                assert_eq!(serde_json::to_vec(&again).expect("JSON"), text);
+            }
+            Err(ChannelEnd::Unknown(why)) => assert!(!why.is_empty()),
+            Err(end) => assert!(input.is_empty(), "{end:?}"),
+        }
+    }
+    receive::<ServerOrder>(input);
+    receive::<ServerAnswer>(input);
+    receive::<KeeperOrder>(input);
+    receive::<KeeperAnswer>(input);
 }
 
 /// The words of commands that read numbers and patterns: three words, divided by zero bytes.

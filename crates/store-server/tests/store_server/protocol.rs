@@ -83,8 +83,25 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_the_client_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        let _ = parse_answer(&bytes);
+    fn no_bytes_make_the_client_panic(
+        parts in prop::collection::vec(prop_oneof![
+            prop::collection::vec(any::<u8>(), 0..40),
+            "[-*$:+%~_]{1}[0-9]{0,3}\r\n".prop_map(String::into_bytes),
+        ], 0..12),
+    ) {
+        hostile::as_answers(&parts.concat());
+    }
+
+    #[test]
+    fn no_message_makes_a_keeper_panic(
+        parts in prop::collection::vec(prop_oneof![
+            prop::collection::vec(any::<u8>(), 0..4),
+            "[{}\\[\\]:,\"a-z0-9]{0,20}".prop_map(String::into_bytes),
+            prop::sample::select(vec!["\"Running\"", "{\"End\":{\"saves\":", "true}}", "{\"Failed\":", "\"Upgrade\""])
+                .prop_map(|text| text.as_bytes().to_vec()),
+        ], 0..6),
+    ) {
+        hostile::as_keeper_message(&parts.concat());
     }
 }
 

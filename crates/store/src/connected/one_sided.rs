@@ -80,7 +80,7 @@ impl OneSidedReads {
             let (Some(place), Some(token)) = (place, token) else {
                 return Err(StoreError::Protocol("a lent part is malformed"));
             };
-            if place != self.end() {
+            if place != self.end() || place.checked_add(token.bytes()).is_none() {
                 return Err(StoreError::Protocol("a lent part is not the next one"));
             }
             let number = link.borrow(&token)?;

@@ -32,7 +32,8 @@ impl KnownPlaces {
         let reversed = hash.reverse_bits();
         let (start, (depth, shard)) = self.shards.range(..=reversed).next_back()?;
         let is_within = *depth == 0 || (reversed ^ start) >> (u64::BITS - depth) == 0;
-        is_within.then_some(shard + BUCKET_BYTES * home_line(hash))
+        // The server may have said anything.
+        shard.checked_add(BUCKET_BYTES * home_line(hash)).filter(|_| is_within)
     }
 
     /// Learns from the reply to a call where the key with this hash lies; `object` is the place of its object.
@@ -99,6 +100,13 @@ mod tests {
 
     fn hint(shard: u64, depth: u32, bits: u64) -> ShardHint {
         ShardHint { shard, keys: HashSuffix { depth, bits }, class_word: 0 }
+    }
+
+    #[test]
+    fn a_shard_beyond_all_memory_is_nowhere() {
+        let mut places = KnownPlaces::new(StoreLayout::of(64 << 20));
+        places.learn(5, &hint(u64::MAX, 0, 0), None);
+        assert_eq!(places.home(5), None);
     }
 
     #[test]

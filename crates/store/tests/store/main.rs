@@ -1,11 +1,17 @@
 //! The store as its users see it, in one program: threads, processes and models.
 
+#[path = "../common/hostile.rs"]
+mod hostile_bytes;
+#[path = "../common/lying_server.rs"]
+mod lying_server;
+
 mod basics;
 mod children;
 mod cut_cases;
 mod cuts;
 mod fixed;
 mod growth;
+mod hostile;
 mod hunter;
 mod kills;
 mod litmus;

@@ -111,7 +111,9 @@ fn clients_that_are_killed_anywhere_leave_nothing_behind() {
         let before = rig.store.counts().commits;
         let writer = start("writer", &rig.address(transport), None);
         // It is in the middle of something from here on.
+        let begin = Instant::now();
         while rig.store.counts().commits < before + 20 + round as u64 {
+            assert!(begin.elapsed() < Duration::from_secs(60), "the writer does not write");
             std::thread::yield_now();
         }
         drop(writer);

@@ -3,72 +3,17 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
-use std::time::Duration;
 
+use caravan_fabric::Link;
 use caravan_fabric::contract::Provider;
-use caravan_fabric::{Error, Link, RegionToken};
 use caravan_segment::passing::Doorway;
-use caravan_store::calls::{CallService, ClientSessions, RegionLender};
-use caravan_store::{Store, StoreOptions, StoreTransport};
-use proptest::prelude::*;
+use caravan_store::StoreTransport;
 
 use super::rig::Rig;
-
-/// Lends nothing.
-struct NoLender;
-
-impl RegionLender for NoLender {
-    fn lend(&mut self, _: u32) -> Result<Vec<(u64, RegionToken)>, Error> {
-        Ok(Vec::new())
-    }
-}
 
 fn record(call: u32, kind: u16, body: &[u8]) -> Vec<u8> {
     let head = [(body.len() as u32).to_be_bytes(), call.to_be_bytes()].concat();
     [&head[..], &kind.to_be_bytes(), &[0; 2], body].concat()
-}
-
-/// Any bytes, and records of any bytes, whose numbers are small or of places where something is.
-fn hostile_bytes() -> impl Strategy<Value = Vec<u8>> {
-    let number =
-        prop_oneof![Just(0_u64), 0..40_u64, (0..64_u64).prop_map(|n| (1 << 20) + 8 * n), any::<u64>()];
-    let piece = prop_oneof![
-        number.prop_map(|n| n.to_be_bytes().to_vec()),
-        (0..4_u32).prop_map(|n| n.to_be_bytes().to_vec()),
-        (0..4_u8).prop_map(|n| vec![n]),
-        proptest::collection::vec(any::<u8>(), 0..20),
-    ];
-    let body = proptest::collection::vec(piece, 0..12).prop_map(|pieces| pieces.concat());
-    let one = prop_oneof![
-        8 => (0..4_u32, 0..16_u16, body).prop_map(|(call, kind, body)| record(call, kind, &body)),
-        1 => proptest::collection::vec(any::<u8>(), 0..40),
-    ];
-    proptest::collection::vec(one, 1..20).prop_map(|records| records.concat())
-}
-
-#[test]
-fn no_bytes_of_a_client_damage_the_store() {
-    let store = Arc::new(Store::embedded(StoreOptions::new(16 << 20)).unwrap());
-    let mut kept = Vec::new();
-    for number in 0..64_u8 {
-        store.put(&[number], &[number; 30]).unwrap();
-        kept.push(store.alloc(usize::from(number), None).unwrap());
-    }
-    proptest!(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() }, |(bytes in hostile_bytes())| {
-        let sessions = Arc::new(ClientSessions::new(&store).unwrap());
-        let mut service = CallService::new(Arc::clone(&store), Arc::clone(&sessions));
-        let (mut output, mut taken) = (Vec::new(), 0);
-        while let Ok((more @ 1.., _)) = service.serve(&bytes[taken..], &mut output, &mut NoLender) {
-            taken += more;
-            prop_assert!(output.len() < 64 << 20);
-            output.clear();
-        }
-        drop(service);
-        sessions.close_absent(&store, Duration::ZERO).unwrap();
-        prop_assert_eq!(store.sessions().unwrap().len(), 0);
-        prop_assert_eq!(store.audit().map_err(|error| error.to_string()), Ok(()));
-    });
 }
 
 /// Attaches without keeping to anything after that.
@@ -127,10 +72,11 @@ fn a_client_that_reads_nothing_keeps_nobody_waiting() {
     let (mut link, _channel) = attach(&rig, &mut doors);
     // Each reply is longer than its ring. The server stops to take requests, so the ring of these fills up.
     let get = record(1, 1, b"k");
-    let mut is_full = false;
-    while !is_full {
-        is_full = link.append(&get).unwrap() < get.len();
+    let mut requests = 0;
+    while link.append(&get).unwrap() == get.len() {
         link.publish().unwrap();
+        requests += 1;
+        assert!(requests < 10_000_000, "the server takes requests without an end");
     }
     for _ in 0..100 {
         good.put(b"other", b"v").unwrap();

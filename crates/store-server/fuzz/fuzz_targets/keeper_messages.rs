@@ -1,0 +1,8 @@
+//! A message between a keeper and its server.
+#![no_main]
+#![allow(dead_code, reason = "each target uses a part of what the tests share")]
+
+#[path = "../../tests/common/hostile.rs"]
+mod hostile;
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| hostile::as_keeper_message(input));
