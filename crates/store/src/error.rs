@@ -25,7 +25,13 @@ pub enum StoreError {
     },
     /// A value is too long for a client whose reads and writes travel to the server.
     #[error(
-        "the value has {bytes} bytes; over a link it may have {limit} here: use the Redis protocol, or map the store to read"
+        "the value has {bytes} bytes; over a link, a value {} may have {limit}: {}",
+        if *.limit < limits::CALL_VALUE_BYTES_MAX { "in a transaction" } else { "in a call" },
+        if *.limit < limits::CALL_VALUE_BYTES_MAX {
+            "put it by itself, or in MULTI of the Redis protocol"
+        } else {
+            "write it by the Redis protocol, and read it by that or where the store is mapped"
+        }
     )]
     CallTooLong {
         /// The number of bytes in the value.
