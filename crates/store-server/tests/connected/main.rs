@@ -9,3 +9,4 @@ mod model;
 mod operations;
 mod repeats;
 mod rig;
+mod stopped;
