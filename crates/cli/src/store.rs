@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use caravan_bench::Error as Shared;
 use caravan_segment::printable;
+use caravan_store::limits::ANSWER_WAIT;
 use caravan_store_server::{StoreAnswer, StoreClient};
 use serde_json::{Map, Value, json};
 
@@ -93,8 +94,12 @@ impl StoreTalk {
     fn open(choice: &StoreChoice) -> Result<Self, Error> {
         let socket = socket_path(choice.socket.as_deref(), &choice.name)?;
         let store = store_words(choice.socket.as_deref(), &choice.name);
-        let client =
-            StoreClient::connect(&socket).map_err(|source| unreachable_store(&store, &socket, source))?;
+        let connect = || {
+            let mut client = StoreClient::connect(&socket)?;
+            client.limit_silence(ANSWER_WAIT)?;
+            Ok(client)
+        };
+        let client = connect().map_err(|source| unreachable_store(&store, &socket, source))?;
         let mut talk = Self { client, store };
         if let Some(file) = &choice.password_file {
             talk.call(&[b"AUTH", &password(file)?])?;

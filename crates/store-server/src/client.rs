@@ -3,6 +3,7 @@
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
 
 use crate::limits;
 use crate::resp::answer::{AnswerError, StoreAnswer, parse};
@@ -12,6 +13,8 @@ use crate::resp::answer::{AnswerError, StoreAnswer, parse};
 pub struct StoreClient {
     stream: UnixStream,
     input: Vec<u8>,
+    /// How long the server may say nothing, if that is limited.
+    silence: Option<Duration>,
 }
 
 /// Why a client got no answer.
@@ -21,6 +24,11 @@ pub enum ClientError {
     /// The socket failed.
     #[error("the connection to the store failed: {0}")]
     Io(#[from] io::Error),
+    /// The server has said nothing, or taken nothing, for as long as it may.
+    #[error(
+        "it has said nothing for {0:?}: its server is stopped, hangs, is busy or still loads. A write may have been done, or may still be done: look before you repeat it"
+    )]
+    Silent(Duration),
     /// The server closed the connection.
     #[error("the store closed the connection before it answered")]
     Closed,
@@ -32,7 +40,21 @@ pub enum ClientError {
 impl StoreClient {
     /// Connects to the server at this socket.
     pub fn connect(socket: &Path) -> io::Result<Self> {
-        Ok(Self { stream: UnixStream::connect(socket)?, input: Vec::new() })
+        Ok(Self { stream: UnixStream::connect(socket)?, input: Vec::new(), silence: None })
+    }
+
+    /// Limits how long the server may say nothing during a call.
+    pub fn limit_silence(&mut self, most: Duration) -> io::Result<()> {
+        self.silence = Some(most);
+        self.stream.set_read_timeout(self.silence)?;
+        self.stream.set_write_timeout(self.silence)
+    }
+
+    fn failed(&self, error: io::Error) -> ClientError {
+        match self.silence.filter(|_| error.kind() == io::ErrorKind::WouldBlock) {
+            Some(most) => ClientError::Silent(most),
+            None => error.into(),
+        }
     }
 
     /// Sends a command and waits for its answer, which may be an error of the server.
@@ -43,7 +65,7 @@ impl StoreClient {
             request.extend_from_slice(word);
             request.extend_from_slice(b"\r\n");
         }
-        self.stream.write_all(&request)?;
+        self.stream.write_all(&request).map_err(|error| self.failed(error))?;
         loop {
             if let Some((answer, bytes)) = parse(&self.input)? {
                 self.input.drain(..bytes);
@@ -55,9 +77,31 @@ impl StoreClient {
             self.input.truncate(before + *read.as_ref().unwrap_or(&0));
             match read {
                 Ok(0) => return Err(ClientError::Closed),
-                Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error.into()),
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(self.failed(error)),
                 _ => {}
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn a_silent_server_is_not_waited_for_any_longer() {
+        let path = std::env::temp_dir().join(format!("caravan-silent-{}", std::process::id()));
+        // It lets clients connect, and neither reads nor writes.
+        let _listener = UnixListener::bind(&path).unwrap();
+        let most = Duration::from_millis(50);
+        for value in [vec![b'x'; 1], vec![b'x'; 8 << 20]] {
+            let mut client = StoreClient::connect(&path).unwrap();
+            client.limit_silence(most).unwrap();
+            let error = client.call(&[b"SET", b"a", &value]).unwrap_err();
+            assert!(matches!(error, ClientError::Silent(wait) if wait == most), "{error}");
+        }
+        std::fs::remove_file(&path).unwrap();
     }
 }

@@ -25,7 +25,13 @@ pub enum StoreError {
     },
     /// A value is too long to travel in a call of a client to the server, or in the reply.
     #[error(
-        "the value has {bytes} bytes, and {limit} fit in a call to the server: use the Redis protocol for it, or several keys"
+        "the value has {bytes} bytes; over a link, a value {} may have {limit}: {}",
+        if *.limit < limits::CALL_VALUE_BYTES_MAX { "in a transaction" } else { "in a call" },
+        if *.limit < limits::CALL_VALUE_BYTES_MAX {
+            "put it by itself, or in MULTI of the Redis protocol"
+        } else {
+            "write it by the Redis protocol, and read it by that or where the store is mapped"
+        }
     )]
     CallTooLong {
         /// The number of bytes in the value.
@@ -226,6 +232,21 @@ pub enum StoreError {
         "the connection to the store broke before it answered, so it is unknown whether the operation was done: look, or repeat it if that does no harm"
     )]
     Disconnected,
+    /// The server has said nothing for as long as the options allow.
+    #[error(
+        "the store has said nothing for {wait:?}: its server is stopped, hangs or is busy, or the network to it is cut. {}",
+        if *.is_started {
+            "Its memory can still be read where it is mapped. What was called for may have been done, or may still be done, once: look before you repeat it"
+        } else {
+            "Nothing was called for: try again once the server runs"
+        }
+    )]
+    NoAnswer {
+        /// How long the client has waited.
+        wait: std::time::Duration,
+        /// Whether the operation may have reached the server.
+        is_started: bool,
+    },
     /// The server that answers now has another store than the one that was connected.
     #[error("another store answers at the address now, the first one's memory is gone: connect again")]
     Replaced,

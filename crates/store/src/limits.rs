@@ -157,6 +157,9 @@ pub const ADDRESSES_REMEMBERED: usize = 1 << 16;
 /// How long a client that has lost its connection tries to reach the server again: as long as a read waits.
 pub const RECONNECT_WAIT: Duration = READ_WAIT;
 
+/// How long a client waits while its server says nothing, unless its options say otherwise: as long as a read waits.
+pub const ANSWER_WAIT: Duration = READ_WAIT;
+
 /// How long a client may be absent until its session ends: much longer than a client tries to come back
 /// ([`RECONNECT_WAIT`]).
 pub const SESSION_ABSENT_MAX: Duration = Duration::from_secs(60);

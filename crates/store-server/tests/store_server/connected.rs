@@ -9,3 +9,5 @@ mod model;
 mod operations;
 mod repeats;
 mod rig;
+mod stopped;
+mod stopped;

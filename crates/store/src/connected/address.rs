@@ -4,8 +4,10 @@ use std::fmt;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::error::StoreError;
+use crate::limits;
 
 /// Where a store is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,17 +81,25 @@ pub struct ConnectOptions {
     pub address: String,
     /// The password of the store, if it has one.
     pub password: Option<Vec<u8>>,
+    /// How long an operation waits while the server says nothing; then it fails with [`StoreError::NoAnswer`].
+    pub answer_wait: Duration,
 }
 
 impl ConnectOptions {
     /// Returns the options for a store without a password.
     pub fn new(address: impl Into<String>) -> Self {
-        Self { address: address.into(), password: None }
+        Self { address: address.into(), password: None, answer_wait: limits::ANSWER_WAIT }
     }
 
     /// Sets the password.
     pub fn password(mut self, password: impl Into<Vec<u8>>) -> Self {
         self.password = Some(password.into());
+        self
+    }
+
+    /// Sets how long an operation waits while the server says nothing, instead of [`limits::ANSWER_WAIT`].
+    pub fn answer_wait(mut self, wait: Duration) -> Self {
+        self.answer_wait = wait;
         self
     }
 }

@@ -117,7 +117,10 @@ fn attach_over<C: Read + Write + AsFd>(
     door: Option<(Doorway, &[u8])>,
     providers: &[Provider],
 ) -> Result<AttachedLink, StoreError> {
-    let failed = |source| StoreError::Unreachable { address: options.address.clone(), source };
+    let failed = |source: io::Error| match source.kind() {
+        io::ErrorKind::WouldBlock => StoreError::NoAnswer { wait: limits::CONNECT_STEP, is_started: false },
+        _ => StoreError::Unreachable { address: options.address.clone(), source },
+    };
     if let Some(password) = &options.password {
         ask(&mut channel, &[b"AUTH", password]).map_err(failed)?;
         answer(&mut channel).map_err(failed)??;

@@ -108,7 +108,7 @@ impl ConnectedStore {
         let pieces = bytes.chunks_mut(limits::ONE_SIDED_BYTES_MAX);
         for (place, piece) in (place..).step_by(limits::ONE_SIDED_BYTES_MAX).zip(pieces) {
             let call = self.shared.start_read(place, piece.len())?.ok_or(StoreError::Contended)?;
-            let read = body(self.shared.wait(|board| board.take(call)))?;
+            let read = Pending::call(&self.shared, call, body).wait()?;
             piece.copy_from_slice(read.get(..piece.len()).ok_or(StoreError::Contended)?);
         }
         Ok(())

@@ -12,7 +12,7 @@ use crate::error::StoreError;
 
 /// An operation that has been started: [`wait`](Self::wait) for its result, or await it in any runtime. It is sent
 /// at the latest when any operation of its store is waited for or awaited. Dropping it does not undo
-/// the operation.
+/// the operation. Who awaits it limits the time by the runtime's means.
 #[must_use = "an operation is sent when it is waited for; its result says whether it was done"]
 pub struct Pending<T> {
     state: PendingState<T>,
@@ -36,13 +36,27 @@ impl<T> Pending<T> {
         Self { state: PendingState::Call { shared: Arc::clone(shared), call, decode } }
     }
 
-    /// Waits for the result.
+    /// Waits for the result; returns [`StoreError::NoAnswer`] once the server has said nothing for the time that the
+    /// [options](crate::ConnectOptions::answer_wait) allow. A write may then still be done, once.
     pub fn wait(mut self) -> Result<T, StoreError> {
-        match std::mem::replace(&mut self.state, PendingState::Taken) {
-            PendingState::Ready(result) => result.unwrap_or(Err(StoreError::Disconnected)),
-            PendingState::Call { shared, call, decode } => decode(shared.wait(|board| board.take(call))),
-            PendingState::Taken => Err(StoreError::Disconnected),
-        }
+        self.wait_a_while().unwrap_or_else(|| match &self.state {
+            PendingState::Call { shared, .. } => Err(shared.no_answer(true)),
+            _ => Err(StoreError::Disconnected),
+        })
+    }
+
+    /// Waits as [`wait`](Self::wait) does, and returns `None` where that returns [`StoreError::NoAnswer`]. The
+    /// operation goes on, and may be waited for again: so the caller learns what came of a write without doing it twice.
+    pub fn wait_a_while(&mut self) -> Option<Result<T, StoreError>> {
+        let result = match &mut self.state {
+            PendingState::Ready(result) => result.take(),
+            PendingState::Call { shared, call, decode } => {
+                Some(decode(shared.wait(|board| board.take(*call))?))
+            }
+            PendingState::Taken => None,
+        };
+        self.state = PendingState::Taken;
+        Some(result.unwrap_or(Err(StoreError::Disconnected)))
     }
 }
 

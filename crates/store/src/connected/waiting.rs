@@ -49,6 +49,8 @@ struct SharedState {
     wrote: Instant,
     /// When the connection was found lost, until there is another one.
     lost: Option<Instant>,
+    /// When the server last said something, as far as a waiting thread has noticed.
+    heard_ns: u64,
 }
 
 /// What a waiting thread sleeps on.
@@ -74,6 +76,7 @@ impl SharedCalls {
             has_helper: false,
             wrote: Instant::now(),
             lost: None,
+            heard_ns: 0,
         };
         let memory = state.attach(attached)?;
         let (state, news) = (Mutex::new(state), Condvar::new());
@@ -99,7 +102,8 @@ impl SharedCalls {
                 return Ok(start(&mut state.board));
             }
             drop(state);
-            self.wait(|board| (board.has_room() || board.link.is_none()).then_some(()));
+            let room = self.wait(|board| (board.has_room() || board.link.is_none()).then_some(()));
+            room.ok_or_else(|| self.no_answer(false))?;
         }
     }
 
@@ -128,7 +132,7 @@ impl SharedCalls {
             drop(state);
             let is_news =
                 |board: &CallBoard| may_start(board) || board.link.is_none() || board.lacks_session();
-            self.wait(|board| is_news(board).then_some(()));
+            self.wait(|board| is_news(board).then_some(())).ok_or_else(|| self.no_answer(false))?;
         }
     }
 
@@ -159,12 +163,16 @@ impl SharedCalls {
         loop {
             let error = match attach(&self.options) {
                 Ok(attached) if attached.greeting != self.greeting => return Err(StoreError::Replaced),
-                Ok(attached) => return state.attach(attached).map(drop),
+                Ok(attached) => {
+                    state.heard_ns = self.now_ns();
+                    return state.attach(attached).map(drop);
+                }
                 Err(error) => error,
             };
             // The server is being started again, perhaps, or many clients come back at the same moment.
             let is_passing = match &error {
-                StoreError::Unreachable { .. } | StoreError::Link(_) | StoreError::Memory(_) => true,
+                StoreError::Unreachable { .. } | StoreError::NoAnswer { .. } => true,
+                StoreError::Link(_) | StoreError::Memory(_) => true,
                 StoreError::Refused(text) => text.ends_with("try again"),
                 _ => false,
             };
@@ -192,20 +200,38 @@ impl SharedCalls {
     }
 
     /// Waits until `look` returns something, which it does at the latest when the connection has ended, or for a write
-    /// when it was not possible to connect again.
-    pub(crate) fn wait<T>(&self, mut look: impl FnMut(&mut CallBoard) -> Option<T>) -> T {
+    /// when it was not possible to connect again. Returns `None` once the server has said nothing for too long.
+    pub(crate) fn wait<T>(&self, mut look: impl FnMut(&mut CallBoard) -> Option<T>) -> Option<T> {
         let mut state = self.lock();
+        let mut asleep_ns = None;
         loop {
             if let Some(found) = look(&mut state.board) {
-                return found;
+                return Some(found);
             }
-            state = self.turn(state);
+            // Only who has slept looks at the clock.
+            if let Some(asleep_ns) = asleep_ns {
+                let silent_ns = self.now_ns().saturating_sub(state.heard_ns.max(asleep_ns));
+                if Duration::from_nanos(silent_ns) >= self.options.answer_wait {
+                    return None;
+                }
+            }
+            state = self.turn(state, &mut asleep_ns);
         }
     }
 
+    /// Returns the error of who has waited too long.
+    pub(crate) fn no_answer(&self, is_started: bool) -> StoreError {
+        StoreError::NoAnswer { wait: self.options.answer_wait, is_started }
+    }
+
+    /// Returns how long one sleep takes.
+    fn glance(&self) -> Duration {
+        limits::GLANCE.min(self.options.answer_wait)
+    }
+
     /// Sends and receives once; if there is nothing, spins or sleeps, whatever pays. Connects again if there are
-    /// writes to repeat.
-    fn turn<'s>(&'s self, mut state: SharedGuard<'s>) -> SharedGuard<'s> {
+    /// writes to repeat. `asleep_ns` gets the time before the first sleep.
+    fn turn<'s>(&'s self, mut state: SharedGuard<'s>, asleep_ns: &mut Option<u64>) -> SharedGuard<'s> {
         if state.board.link.is_none() && state.board.has_unanswered() {
             // If it fails, that is the outcome of the writes.
             let _ = self.reconnect(&mut state);
@@ -218,14 +244,17 @@ impl SharedCalls {
                 return state;
             }
             state.sleepers += 1;
+            asleep_ns.get_or_insert_with(|| self.now_ns());
             let (mut state, _) =
-                self.news.wait_timeout(state, limits::GLANCE).unwrap_or_else(PoisonError::into_inner);
+                self.news.wait_timeout(state, self.glance()).unwrap_or_else(PoisonError::into_inner);
             state.sleepers -= 1;
             return state;
         }
         match state.advance() {
             Ok(true) => {
-                state.spin.found(self.now_ns());
+                let now_ns = self.now_ns();
+                state.heard_ns = now_ns;
+                state.spin.found(now_ns);
                 if state.sleepers > 0 {
                     self.news.notify_all();
                 }
@@ -237,13 +266,17 @@ impl SharedCalls {
                 return state;
             }
         }
-        if state.spin.nothing(self.now_ns()) == Turn::Spin {
+        let now_ns = self.now_ns();
+        if state.spin.nothing(now_ns) == Turn::Spin {
             drop(state);
             std::thread::yield_now();
             return self.lock();
         }
         match (state.board.arm(), state.descriptors.clone()) {
-            (Ok(Armed::Wait), Some(descriptors)) => self.sleep(state, &descriptors),
+            (Ok(Armed::Wait), Some(descriptors)) => {
+                asleep_ns.get_or_insert(now_ns);
+                self.sleep(state, &descriptors)
+            }
             (Ok(_), Some(_)) => state,
             _ => {
                 self.detach(&mut state);
@@ -261,7 +294,7 @@ impl SharedCalls {
             PollFd::from_borrowed_fd(descriptors.channel.as_fd(), PollFlags::IN | PollFlags::RDHUP),
         ];
         // An interrupted wait looks again.
-        let _ = poll(&mut ready, Timespec::try_from(limits::GLANCE).ok().as_ref());
+        let _ = poll(&mut ready, Timespec::try_from(self.glance()).ok().as_ref());
         let (has_rung, is_gone) = (!ready[0].revents().is_empty(), !ready[1].revents().is_empty());
         let mut state = self.lock();
         state.is_slept_on = false;
@@ -273,6 +306,9 @@ impl SharedCalls {
         let is_same = |now: &Arc<LinkDescriptors>| std::ptr::eq(&**now, descriptors);
         if !state.descriptors.as_ref().is_some_and(is_same) {
             return state;
+        }
+        if has_rung {
+            state.heard_ns = now_ns;
         }
         let SharedState { board, spin, .. } = &mut *state;
         if let Some(link) = &mut board.link {
@@ -314,7 +350,8 @@ impl SharedCalls {
         let shared = Arc::clone(self);
         let help = move || {
             loop {
-                shared.wait(|board| (!board.is_busy()).then_some(()));
+                // Futures have no deadline of their own.
+                while shared.wait(|board| (!board.is_busy()).then_some(())).is_none() {}
                 let state = shared.lock();
                 let idle = |state: &mut SharedState| !state.board.is_busy();
                 let (mut state, _) = shared

@@ -19,7 +19,7 @@ impl Wake for Unpark {
 }
 
 /// Runs a future as the simplest executor does: nothing but its waker brings it on.
-fn block_on<T>(future: impl Future<Output = T>) -> T {
+pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut future = pin!(future);
     loop {

@@ -9,9 +9,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use caravan_store::faults::PlantedFault;
-use caravan_store::{ConnectedStore, Store, StoreError, StoreOptions, StoreTransport, limits};
+use caravan_store::{
+    ConnectOptions, ConnectedStore, Store, StoreError, StoreOptions, StoreTransport, limits,
+};
 use caravan_store_server::{ServerOptions, StoreServer, local_address};
-use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, kill_process, set_parent_process_death_signal, waitid,
+};
 
 use super::children::{Running, start_with};
 use super::rig::{Rig, transports};
@@ -38,7 +42,7 @@ pub fn serve(order: &str, _: bool) -> Result<(), String> {
 }
 
 /// A server over a memory that outlives it.
-struct Mortal {
+pub struct Mortal {
     memory: OwnedFd,
     folder: PathBuf,
     fault: Option<PlantedFault>,
@@ -47,7 +51,7 @@ struct Mortal {
 }
 
 impl Mortal {
-    fn new(fault: Option<PlantedFault>) -> Self {
+    pub fn new(fault: Option<PlantedFault>) -> Self {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let folder = std::env::temp_dir().join(format!("caravan-mortal-{}-{number}", std::process::id()));
@@ -59,7 +63,7 @@ impl Mortal {
     }
 
     /// Starts a server, and waits until it serves.
-    fn serve(&mut self) {
+    pub fn serve(&mut self) {
         let order = format!("{}:{}", self.folder.display(), self.port);
         let memory = Stdio::from(self.memory.try_clone().unwrap());
         let mut server = start_with("successor", &order, self.fault, memory);
@@ -71,16 +75,35 @@ impl Mortal {
         self.server = Some(server);
     }
 
-    fn kill(&mut self) {
+    pub fn kill(&mut self) {
         self.server = None;
     }
 
-    fn connect(&self, transport: StoreTransport) -> ConnectedStore {
-        let address = match transport {
+    /// Returns the options of a client.
+    pub fn options(&self, transport: StoreTransport) -> ConnectOptions {
+        ConnectOptions::new(match transport {
             StoreTransport::Mapped => format!("unix:{}/socket", self.folder.display()),
             _ => format!("127.0.0.1:{}", self.port),
-        };
-        Store::connect(address).unwrap()
+        })
+    }
+
+    fn connect(&self, transport: StoreTransport) -> ConnectedStore {
+        Store::connect(self.options(transport)).unwrap()
+    }
+
+    /// Stops the server, and waits until all of its threads have stopped.
+    pub fn stop(&self) {
+        let pid = self.pid();
+        kill_process(pid, Signal::STOP).unwrap();
+        waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED).unwrap();
+    }
+
+    pub fn go_on(&self) {
+        kill_process(self.pid(), Signal::CONT).unwrap();
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.server.as_ref().expect("a server runs").0)
     }
 }
 
