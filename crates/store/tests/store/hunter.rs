@@ -16,6 +16,11 @@ const READS: [usize; 5] = [50_000, 50_000, 20_000, 8_000, 50];
 /// For how long a planted fault may stay unnoticed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// `CARAVAN_READS` says how many times the reads of a short hunt.
+fn times() -> usize {
+    std::env::var("CARAVAN_READS").map_or(1, |times| times.parse().expect("a number"))
+}
+
 fn key(number: usize) -> [u8; 8] {
     number.to_ne_bytes()
 }
@@ -56,8 +61,9 @@ fn store() -> Store {
 pub fn read_values(descriptor: OwnedFd, is_faulty: bool) -> Result<(), String> {
     let reader = Reader::open(descriptor).map_err(|error| error.to_string())?;
     let begin = Instant::now();
-    let mut value = Vec::new();
+    let (mut value, mut rounds) = (Vec::new(), 0);
     loop {
+        rounds += 1;
         for (number, reads) in READS.iter().enumerate() {
             for _ in 0..*reads {
                 value.clear();
@@ -76,7 +82,7 @@ pub fn read_values(descriptor: OwnedFd, is_faulty: bool) -> Result<(), String> {
                 }
             }
         }
-        if !is_faulty || begin.elapsed() > PATIENCE {
+        if !is_faulty && rounds >= times() || is_faulty && begin.elapsed() > PATIENCE {
             return Ok(());
         }
     }
@@ -109,7 +115,7 @@ pub fn read_classes(descriptor: OwnedFd, is_faulty: bool) -> Result<(), String> 
     let reader = Reader::open(descriptor).map_err(|error| error.to_string())?;
     let begin = Instant::now();
     let (mut value, mut rounds) = (Vec::new(), 0);
-    while rounds < CLASS_ROUNDS || is_faulty && begin.elapsed() < PATIENCE {
+    while rounds < CLASS_ROUNDS * times() || is_faulty && begin.elapsed() < PATIENCE {
         rounds += 1;
         for (number, size) in class_sizes().enumerate() {
             // Small values are read at once, and large ones take as long as many of these.
