@@ -10,4 +10,3 @@ mod operations;
 mod repeats;
 mod rig;
 mod stopped;
-mod stopped;

@@ -68,7 +68,7 @@ fn futures_outlive_the_wait() {
         client.put(b"a", b"1").unwrap();
         mortal.stop();
         std::thread::scope(|scope| {
-            let future = scope.spawn(|| crate::futures::block_on(client.start_delete(b"a")));
+            let future = scope.spawn(|| super::futures::block_on(client.start_delete(b"a")));
             // By then, the thread that waits for futures has given up once.
             assert!(matches!(client.delete(b"b"), Err(StoreError::NoAnswer { .. })));
             assert!(matches!(client.delete(b"c"), Err(StoreError::NoAnswer { .. })));
