@@ -212,13 +212,18 @@ impl ConnectedStore {
         )
     }
 
-    /// Starts a call that changes nothing: the server returns `bytes`. This tells whether it serves, and how long a
-    /// call takes.
-    pub fn start_echo(&self, bytes: &[u8]) -> Pending<Vec<u8>> {
+    /// Starts a [`ping`](Self::ping).
+    pub fn start_ping(&self, bytes: &[u8]) -> Pending<Vec<u8>> {
         match check_call(bytes, limits::CALL_VALUE_BYTES_MAX) {
-            Ok(()) => self.call(RequestKind::Echo, |to| to.extend_from_slice(bytes), body),
+            Ok(()) => self.call(RequestKind::Ping, |to| to.extend_from_slice(bytes), body),
             Err(error) => Pending::ready(Err(error)),
         }
+    }
+
+    /// Returns the same bytes once the server has sent them back. Reads of mapped memory do not show whether a server
+    /// runs; this does.
+    pub fn ping(&self, bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
+        self.repeated(|| self.start_ping(bytes).wait())
     }
 
     /// Returns the value of `key`.

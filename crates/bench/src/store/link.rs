@@ -44,7 +44,7 @@ pub fn calls(
     sampling: ClientSampling,
 ) -> Result<ClientOutcome, Error> {
     let bytes = [7; CALL_BYTES];
-    started(sampling, under_way, || client.start_echo(&bytes), |answer| answer == bytes)
+    started(sampling, under_way, || client.start_ping(&bytes), |answer| answer == bytes)
 }
 
 fn started<T>(

@@ -26,7 +26,7 @@ pub(crate) enum RequestKind {
     Regions = 11,
     Session = 12,
     End = 13,
-    Echo = 14,
+    Ping = 14,
 }
 
 impl RequestKind {
@@ -44,7 +44,7 @@ impl RequestKind {
         Self::Regions,
         Self::Session,
         Self::End,
-        Self::Echo,
+        Self::Ping,
     ];
 
     fn from_number(number: u16) -> Option<Self> {
@@ -113,8 +113,8 @@ pub(crate) enum StoreRequest<'a> {
     Session(u64),
     /// nothing: the session ends
     End,
-    /// any bytes, which are the reply
-    Echo(&'a [u8]),
+    /// any bytes, which come back
+    Ping(&'a [u8]),
 }
 
 /// Why a request is not served.
@@ -172,7 +172,7 @@ impl<'a> StoreRequest<'a> {
             RequestKind::Regions => reader.u32().map(Self::Regions),
             RequestKind::Session => reader.u64().map(Self::Session),
             RequestKind::End => Some(Self::End),
-            RequestKind::Echo => Some(Self::Echo(reader.rest())),
+            RequestKind::Ping => Some(Self::Ping(reader.rest())),
         })
     }
 }

@@ -142,7 +142,7 @@ impl CallService {
                 }
                 reply(&mut |_| ());
             }
-            StoreRequest::Echo(bytes) => reply(&mut |to| to.extend_from_slice(bytes)),
+            StoreRequest::Ping(bytes) => reply(&mut |to| to.extend_from_slice(bytes)),
             StoreRequest::Regions(known) => {
                 let lent = lender.lend(known)?;
                 reply(&mut |to| {
