@@ -14,9 +14,9 @@ fn a_ping_returns_its_bytes_and_one_that_is_too_long_is_refused() {
     for transport in transports() {
         let client = rig.connect(transport);
         for bytes in [&b""[..], b"any bytes", &[7; 100_000]] {
-            assert_eq!(client.start_ping(bytes).wait().unwrap(), bytes, "{transport:?}");
+            assert_eq!(client.ping(bytes).unwrap(), bytes, "{transport:?}");
         }
-        let refused = client.start_ping(&vec![7; limits::CALL_VALUE_BYTES_MAX + 1]).wait();
+        let refused = client.ping(&vec![7; limits::CALL_VALUE_BYTES_MAX + 1]);
         assert!(matches!(refused, Err(StoreError::CallTooLong { .. })), "{refused:?}");
     }
 }
