@@ -16,7 +16,7 @@
 //! again. Before the record, nothing is stored but locks, the bytes of objects that are free, and empty buckets
 //! at the ends of chains; each of these is harmless at any time.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::entry::ObjectAddress;
@@ -118,7 +118,7 @@ impl HeldUnit<'_> {
     }
 }
 
-/// How many held units or slots are looked through; more are found by a map.
+/// How many held units or slots are looked through; more are found by a B-tree, which costs nothing as long as it is empty.
 const FEW: usize = 12;
 
 /// A commit under way. Dropped before its end, it unlocks what it has locked.
@@ -126,10 +126,10 @@ struct CommitSteps<'c> {
     core: &'c StoreCore,
     held: Vec<HeldUnit<'c>>,
     /// Where in `held` a place is.
-    index: HashMap<u64, usize>,
+    index: BTreeMap<u64, usize>,
     slots: Vec<SlotChange<'c>>,
     /// The places of `slots`, if there are many.
-    slot_places: HashSet<u64>,
+    slot_places: BTreeSet<u64>,
     /// Places reserved by this commit, those of pieces of its record included.
     reserved: Vec<u64>,
     /// The hashes of keys that come, and their homes.
@@ -150,9 +150,9 @@ impl StoreCore {
         let mut commit = CommitSteps {
             core: self,
             held: Vec::with_capacity(4),
-            index: HashMap::new(),
+            index: BTreeMap::new(),
             slots: Vec::new(),
-            slot_places: HashSet::new(),
+            slot_places: BTreeSet::new(),
             reserved: Vec::new(),
             come: Vec::new(),
             gone: Vec::new(),

@@ -263,8 +263,10 @@ impl StoreCore {
         for home in gone {
             self.shard_keys(*home).map(|keys| keys.fetch_sub(1, Ordering::Relaxed));
         }
-        count(&self.tallies.keys, come.len() as u64);
-        self.tallies.keys.fetch_sub(gone.len() as u64, Ordering::Relaxed);
+        // Most commits change values only: they need not share the counter.
+        if come.len() != gone.len() {
+            count(&self.tallies.keys, (come.len() as u64).wrapping_sub(gone.len() as u64));
+        }
         full
     }
 

@@ -41,7 +41,7 @@ fn hostile_bytes() -> impl Strategy<Value = Vec<u8>> {
     ];
     let body = proptest::collection::vec(piece, 0..12).prop_map(|pieces| pieces.concat());
     let one = prop_oneof![
-        8 => (0..4_u32, 0..15_u16, body).prop_map(|(call, kind, body)| record(call, kind, &body)),
+        8 => (0..4_u32, 0..16_u16, body).prop_map(|(call, kind, body)| record(call, kind, &body)),
         1 => proptest::collection::vec(any::<u8>(), 0..40),
     ];
     proptest::collection::vec(one, 1..20).prop_map(|records| records.concat())

@@ -94,3 +94,45 @@ impl UnansweredWrites {
         calls
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn add(writes: &mut UnansweredWrites, call: u32, bytes: usize) {
+        writes.add(call, RequestKind::Put, |to| to.resize(to.len() + bytes, 7));
+    }
+
+    #[test]
+    fn a_write_waits_for_the_one_whose_place_it_takes() {
+        let mut writes = UnansweredWrites::new();
+        let kept = limits::SESSION_REPLIES as u32;
+        (1..=kept).for_each(|call| add(&mut writes, call, 0));
+        assert!(!writes.has_room());
+        writes.answered(2);
+        assert!(!writes.has_room(), "the first has no answer");
+        writes.answered(1);
+        writes.answered(1);
+        assert!(writes.has_room());
+        add(&mut writes, kept + 1, 0);
+        assert!(writes.has_room(), "the second has one");
+        add(&mut writes, kept + 2, 0);
+        assert!(!writes.has_room());
+        let calls: Vec<u32> = writes.iter().map(|(call, _)| call).collect();
+        assert_eq!(calls, (3..=kept + 2).collect::<Vec<_>>(), "in the order of their start");
+        assert_eq!(writes.forget(), calls);
+        assert!(writes.is_empty() && writes.has_room());
+        assert_eq!(writes.next(), u64::from(kept) + 3, "a number is never used again");
+    }
+
+    #[test]
+    fn many_bytes_without_an_answer_let_no_further_write_start() {
+        let mut writes = UnansweredWrites::new();
+        add(&mut writes, 1, limits::WRITES_UNANSWERED_BYTES);
+        assert!(!writes.has_room());
+        writes.answered(1);
+        assert!(writes.has_room());
+        assert_eq!(writes.bytes, 0);
+        assert_eq!(writes.at(1).map(|write| write.record.capacity()), Some(0), "its memory is given back");
+    }
+}

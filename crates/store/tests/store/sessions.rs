@@ -28,7 +28,7 @@ fn a_request_is_done_once_although_its_owner_ends() {
         let store = open(&memory);
         let session = store.open_session().unwrap();
         assert_eq!(count_up(&store, session, 1).unwrap(), 1);
-        let is_cut = cut_after(cut, || drop(count_up(&store, session, 2).unwrap()));
+        let is_cut = cut_after(cut, || assert_eq!(count_up(&store, session, 2).unwrap(), 2));
         drop(store);
         let store = open(&memory);
         assert_eq!(store.sessions().unwrap(), [session]);
