@@ -7,9 +7,9 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use caravan_store::faults::PlantedFault;
 use caravan_store::{Store, StoreOptions};
@@ -23,6 +23,8 @@ use super::history::{self, ClientAct, Random};
 
 const MEMORY_BYTES: u64 = 64 << 20;
 const CLIENTS: usize = 4;
+/// What clients have at least written down for each kill, in lines: else a history says little.
+const LINES_OF_A_KILL: u64 = 20;
 
 /// The byte by which a server says that it serves. What the test harness says has none of it.
 const READY: u8 = b'!';
@@ -82,6 +84,7 @@ pub fn raise(storm: Storm) -> Aftermath {
     let (mut kills, mut stops) = (0, 0);
     while kills < storm.kills {
         std::thread::sleep(Duration::from_micros(500 + 100 * rig.random.below(150) as u64));
+        rig.wait_for_lines(LINES_OF_A_KILL * kills as u64);
         match rig.random.below(6) {
             0 => stops += rig.stop_server(),
             1 => stops += rig.stop_client(),
@@ -115,6 +118,8 @@ pub struct Rig {
     clients: Vec<ClientProcess>,
     clients_started: u32,
     said: Vec<Vec<u8>>,
+    /// How many lines all clients have written.
+    lines: Arc<AtomicU64>,
 }
 
 struct ServerProcess {
@@ -151,8 +156,8 @@ impl Rig {
         let memory = Store::new_memory("judged").expect("memory");
         let server = ServerProcess::start(&storm, &folder, &memory);
         let random = Random::new(storm.seed);
-        let (clients, said) = (Vec::new(), Vec::new());
-        Self { storm, random, folder, memory, server, clients, clients_started: 0, said }
+        let (clients, said, lines) = (Vec::new(), Vec::new(), Arc::default());
+        Self { storm, random, folder, memory, server, clients, clients_started: 0, said, lines }
     }
 
     /// Kills the server, and starts another one over the same memory.
@@ -171,12 +176,28 @@ impl Rig {
         let memory = File::open(format!("/proc/self/fd/{}", self.memory.as_raw_fd())).expect("opened");
         let mut process = children::start(&Order { role, planted }, memory.into(), Stdio::piped());
         let mut stdout = process.stdout();
+        let lines = Arc::clone(&self.lines);
         let said = std::thread::spawn(move || {
-            let mut bytes = Vec::new();
-            stdout.read_to_end(&mut bytes).expect("read");
-            bytes
+            let (mut bytes, mut part) = (Vec::new(), [0; 4096]);
+            loop {
+                let count = stdout.read(&mut part).expect("read");
+                if count == 0 {
+                    return bytes;
+                }
+                let ends = part[..count].iter().filter(|byte| **byte == b'\n').count();
+                lines.fetch_add(ends as u64, Ordering::Relaxed);
+                bytes.extend_from_slice(&part[..count]);
+            }
         });
         self.clients.push(ClientProcess { process, said });
+    }
+
+    fn wait_for_lines(&self, lines: u64) {
+        let begin = Instant::now();
+        while self.lines.load(Ordering::Relaxed) < lines {
+            assert!(begin.elapsed() < children::LIMIT, "the clients hardly do anything");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     pub fn kill_client(&mut self) {

@@ -53,7 +53,6 @@ fn every_history_has_an_order() {
             panic!("seed {}: {:?}: {}", storm.seed, violation.rule, violation.text);
         }
         assert!(aftermath.is_sound, "the server's memory is damaged, as it says above");
-        assert!(aftermath.acts.len() > 10 * storm.kills, "the clients hardly did anything");
         storm.seed += 1;
     }
 }
