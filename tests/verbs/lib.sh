@@ -15,17 +15,6 @@ in_guest() {
     tests/verbs-vm/run "${options[@]}" -- bash -c "$(declare -f)"$'\n''"$@"' bash "$@"
 }
 
-# on_all_devices FUNCTION [ARGUMENT]...: calls it, on this machine, with the options of each kind of devices
-# in one guest and in two before its arguments, until one fails.
-on_all_devices() {
-    local kind hosts
-    for kind in rxe siw; do
-        for hosts in 1 2; do
-            "$1" --"$kind" --hosts "$hosts" "${@:2}" || { echo "  failed on $kind, guests: $hosts" >&2 && return 1; }
-        done
-    done
-}
-
 # wait_for COMMAND...: until it succeeds, in a guest or here; fails after two minutes.
 wait_for() {
     local deadline=$((SECONDS + 120))
