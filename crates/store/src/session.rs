@@ -22,7 +22,7 @@ use crate::entry::ObjectAddress;
 use crate::error::StoreError;
 use crate::faults::{PlantedFault, is_planted};
 use crate::image::ObjectImage;
-use crate::layout::ObjectShape;
+use crate::layout::{HEADER_BYTES, ObjectShape, class_for};
 use crate::limits::{SESSION_REPLIES, SESSIONS_MAX};
 use crate::owner::StoreCore;
 use crate::protocol::UnitWords;
@@ -117,7 +117,9 @@ impl StoreCore {
     fn sessions(&self) -> Result<Vec<SessionId>, StoreError> {
         let mut sessions = Vec::new();
         let (mut block, mut slot) = (0, 0);
-        while let Some((place, next_block, next_slot)) = self.blocks.next_used(&self.view, block, slot, None)
+        // Among objects of their size: a server asks before it serves, and the store may be large.
+        let class = class_for(HEADER_BYTES + SESSION_BYTES);
+        while let Some((place, next_block, next_slot)) = self.blocks.next_used(&self.view, block, slot, class)
         {
             (block, slot) = (next_block, next_slot);
             if let AtPlace::Object((head, ())) = self.view.settle(|| self.view.object(place, |_| ()))? {
