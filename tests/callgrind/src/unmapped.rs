@@ -16,7 +16,9 @@ impl Endpoint for Unmapped {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { mapped: false, ..self.0.capabilities() }
+        let mut capabilities = self.0.capabilities();
+        capabilities.mapped = false;
+        capabilities
     }
 
     fn arena(&self) -> &SharedSlice {
