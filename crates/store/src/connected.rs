@@ -5,6 +5,7 @@
 
 mod address;
 mod attach;
+mod blocking;
 mod board;
 mod fixed;
 mod lookup;
@@ -33,8 +34,9 @@ use crate::store::Store;
 pub use address::{ConnectOptions, socket_of_name};
 pub use attach::ATTACH_VERSION;
 pub(crate) use attach::StoreGreeting;
+pub use blocking::ConnectedTransaction;
 pub use pending::Pending;
-pub use transaction::ConnectedTransaction;
+pub use transaction::AsyncTransaction;
 
 /// How many lookups `get_many` has under way.
 const GET_MANY: usize = 64;

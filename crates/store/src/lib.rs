@@ -39,7 +39,9 @@ mod view;
 mod words;
 mod writes;
 
-pub use connected::{ConnectOptions, ConnectedStore, ConnectedTransaction, Pending, StoreTransport};
+pub use connected::{
+    AsyncTransaction, ConnectOptions, ConnectedStore, ConnectedTransaction, Pending, StoreTransport,
+};
 pub use entry::{
     ClassCounts, EntryHead, KeyVersion, KeyWatch, MemoryCounts, ObjectAddress, ScanCursor, StoreCounts,
     StoreEntry,

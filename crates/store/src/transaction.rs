@@ -70,28 +70,23 @@ impl ReadSet {
 
     /// Records a read, and checks that all reads together are of one moment.
     fn record(&mut self, view: &StoreView, read: ReadRecord) -> Result<(), StoreError> {
-        self.record_with(
-            read,
-            |reads| {
-                if are_current(view, reads) { Ok(()) } else { Err(StoreError::Conflict) }
-            },
-        )
+        if self.is_raised_by(&read) && !are_current(view, &self.reads) {
+            return Err(StoreError::Conflict);
+        }
+        self.add(read)
     }
 
-    /// Records a read; `revalidate` checks, after this read, that what was read before has not changed.
-    pub(crate) fn record_with(
-        &mut self,
-        read: ReadRecord,
-        revalidate: impl FnOnce(&[ReadRecord]) -> Result<(), StoreError>,
-    ) -> Result<(), StoreError> {
+    /// Tells whether this read is newer than all before: then those are revalidated, before it is added.
+    pub(crate) fn is_raised_by(&self, read: &ReadRecord) -> bool {
+        version::time(read.version) > self.newest_time && !is_planted(PlantedFault::NoRevalidation)
+    }
+
+    /// Adds a read that is of one moment with those before.
+    pub(crate) fn add(&mut self, read: ReadRecord) -> Result<(), StoreError> {
         if self.reads.len() >= TRANSACTION_OPERATIONS_MAX {
             return Err(StoreError::TransactionTooLarge);
         }
-        let time = version::time(read.version);
-        if time > self.newest_time && !is_planted(PlantedFault::NoRevalidation) {
-            revalidate(&self.reads)?;
-        }
-        self.newest_time = self.newest_time.max(time);
+        self.newest_time = self.newest_time.max(version::time(read.version));
         self.reads.push(read);
         Ok(())
     }

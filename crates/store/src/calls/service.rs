@@ -21,8 +21,8 @@ use crate::store::Store;
 use crate::table::{BucketWord, LocatedKey};
 use crate::transaction::Transaction;
 
-/// The kinds of calls that are counted apart, as users see them, in the order of [`RequestKind`]; the last one is all
-/// others.
+/// The kinds of calls that are counted apart, as users see them; the last one is all others.
+// The others are in the order of `RequestKind`.
 pub const CALL_NAMES: [&str; 6] = ["get", "read", "put", "delete", "commit", "other"];
 const OTHER_CALL: usize = CALL_NAMES.len() - 1;
 

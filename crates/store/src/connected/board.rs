@@ -74,6 +74,7 @@ pub(crate) struct CallBoard {
     calls: Vec<CallState>,
     free: Vec<u32>,
     under_way: usize,
+    ended: u64,
     input: Vec<u8>,
     output: Vec<u8>,
     /// The bytes of `output` that are in the link.
@@ -95,6 +96,7 @@ impl CallBoard {
             calls: Vec::new(),
             free: Vec::new(),
             under_way: 0,
+            ended: 0,
             input: Vec::new(),
             output: Vec::new(),
             sent: 0,
@@ -300,6 +302,11 @@ impl CallBoard {
         self.under_way > 0
     }
 
+    /// Returns how many calls have ended whose outcome somebody takes.
+    pub(crate) fn ended(&self) -> u64 {
+        self.ended
+    }
+
     fn end_call(&mut self, call: u32, outcome: impl FnOnce() -> CallOutcome) {
         let Some(state) = self.calls.get_mut(call as usize) else { return };
         let CallState::UnderWay { waker, is_abandoned, .. } = state else { return };
@@ -311,6 +318,7 @@ impl CallBoard {
         }
         let waker = waker.take();
         *state = CallState::Ended(outcome());
+        self.ended = self.ended.wrapping_add(1);
         waker.into_iter().for_each(Waker::wake);
     }
 

@@ -1,9 +1,11 @@
 //! A transaction of a client: it reads memory, gathers what it writes, and has a server commit both in one call.
 
 use std::collections::btree_map::Entry;
+use std::task::Poll;
 use std::time::Instant;
 
 use super::board::CallOutcome;
+use super::pending::Pending;
 use super::{ConnectedStore, body, found};
 use crate::calls::{
     FoundObject, NUMBER_BYTES, RequestKind, append_address, append_alloc, append_commit, append_reads,
@@ -15,15 +17,14 @@ use crate::error::StoreError;
 use crate::image::ObjectImage;
 use crate::layout::ObjectShape;
 use crate::limits;
-use crate::owner::back_off;
 use crate::transaction::{ReadSet, own_head};
 use crate::writes::KeyWrite;
 
-/// What the body of [`ConnectedStore::transaction`] reads and writes by, as by a
-/// [`Transaction`](crate::Transaction). Fixed tables are read here, and written by the process that has the store.
+/// What the body of [`ConnectedStore::transaction_async`] reads and writes by: the methods of a
+/// [`ConnectedTransaction`](super::ConnectedTransaction), of which those that may ask the server are awaited.
 #[derive(Debug)]
-pub struct ConnectedTransaction<'s> {
-    store: &'s ConnectedStore,
+pub struct AsyncTransaction<'s> {
+    pub(super) store: &'s ConnectedStore,
     snapshot: ReadSet,
     writes: WriteSet,
     /// The objects that this transaction has allocated.
@@ -32,45 +33,64 @@ pub struct ConnectedTransaction<'s> {
 }
 
 impl ConnectedStore {
-    /// Runs `body` as one transaction, as [`Store::transaction`](crate::Store::transaction) does: all of its writes
-    /// happen, at one moment and with all of its reads still true, or none; what it sees is always the state of one
-    /// moment. It is run again while others interfere, for at most [`limits::CONFLICT_WAIT`]; then this returns
-    /// [`StoreError::Conflict`].
-    pub fn transaction<T, E: From<StoreError>>(
+    /// Runs `body` as one transaction, as [`transaction`](Self::transaction) does, in any runtime.
+    ///
+    /// ```no_run
+    /// use caravan_store::{Store, StoreError};
+    ///
+    /// # async fn example() -> Result<(), StoreError> {
+    /// let store = Store::connect("accounts")?;
+    /// let moved = store
+    ///     .transaction_async(async |tx| {
+    ///         let amount = tx.get(b"from").await?.unwrap_or_default();
+    ///         tx.delete(b"from").await?;
+    ///         tx.put(b"to", &amount)?;
+    ///         Ok::<_, StoreError>(amount)
+    ///     })
+    ///     .await?;
+    /// # drop(moved);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn transaction_async<T, E: From<StoreError>>(
         &self,
-        mut run: impl FnMut(&mut ConnectedTransaction<'_>) -> Result<T, E>,
+        mut run: impl AsyncFnMut(&mut AsyncTransaction<'_>) -> Result<T, E>,
     ) -> Result<T, E> {
         let begin = Instant::now();
-        for attempt in 0.. {
-            let mut tx = ConnectedTransaction::new(self);
-            let result = run(&mut tx);
-            if !tx.must_retry {
-                let value = result?;
-                match tx.commit() {
-                    Ok(()) => return Ok(value),
-                    Err(StoreError::Conflict) => {}
-                    Err(error) => return Err(error.into()),
-                }
+        loop {
+            let mut tx = AsyncTransaction::new(self);
+            let result = run(&mut tx).await;
+            if let Some(result) = tx.finish(result).await {
+                return result;
             }
             drop(tx);
             if begin.elapsed() > limits::CONFLICT_WAIT {
-                break;
+                return Err(StoreError::Conflict.into());
             }
-            back_off(attempt);
+            give_way().await;
         }
-        Err(StoreError::Conflict.into())
+    }
+
+    fn start_object(&self, address: ObjectAddress) -> Pending<FoundObject> {
+        self.call(RequestKind::Read, |to| append_address(to, address), object_of)
     }
 
     pub(super) fn found_object(&self, address: ObjectAddress) -> Result<FoundObject, StoreError> {
-        self.call(RequestKind::Read, |to| append_address(to, address), object_of).wait()
+        self.start_object(address).wait()
     }
+}
 
-    fn revalidate(&self, reads: &[ReadRecord]) -> Result<(), StoreError> {
-        if reads.is_empty() {
-            return Ok(());
+/// Lets other tasks run before this one goes on.
+async fn give_way() {
+    let mut has_given_way = false;
+    std::future::poll_fn(|context| {
+        if std::mem::replace(&mut has_given_way, true) {
+            return Poll::Ready(());
         }
-        self.call(RequestKind::Validate, |to| append_reads(to, reads), body).wait().map(drop)
-    }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// Returns the object that a reply tells of.
@@ -78,13 +98,29 @@ pub(super) fn object_of(outcome: CallOutcome) -> Result<FoundObject, StoreError>
     FoundObject::decode(&body(outcome)?).ok_or(StoreError::Protocol("a found object is malformed"))
 }
 
-impl<'s> ConnectedTransaction<'s> {
-    fn new(store: &'s ConnectedStore) -> Self {
+impl<'s> AsyncTransaction<'s> {
+    pub(super) fn new(store: &'s ConnectedStore) -> Self {
         let snapshot = match &store.mapped {
             Some(reader) => ReadSet::new(&reader.view),
             None => ReadSet::without_clock(),
         };
         Self { store, snapshot, writes: WriteSet::default(), reserved: Vec::new(), must_retry: false }
+    }
+
+    /// Commits if the body has succeeded, and returns what the transaction returns; `None` if it has to be run again.
+    pub(super) async fn finish<T, E: From<StoreError>>(
+        &mut self,
+        result: Result<T, E>,
+    ) -> Option<Result<T, E>> {
+        if self.must_retry {
+            return None;
+        }
+        let Ok(value) = result else { return Some(result) };
+        match self.commit().await {
+            Ok(()) => Some(Ok(value)),
+            Err(StoreError::Conflict) => None,
+            Err(error) => Some(Err(error.into())),
+        }
     }
 
     /// Notes that the transaction has to be run again, whatever the body makes of the error.
@@ -94,7 +130,7 @@ impl<'s> ConnectedTransaction<'s> {
         result
     }
 
-    fn read_key(&mut self, key: &[u8], copy: bool) -> Result<Option<StoreEntry>, StoreError> {
+    async fn read_key(&mut self, key: &[u8], copy: bool) -> Result<Option<StoreEntry>, StoreError> {
         if let Some(reader) = &self.store.mapped {
             let read = if copy {
                 self.snapshot.entry(&reader.view, key)
@@ -104,55 +140,61 @@ impl<'s> ConnectedTransaction<'s> {
             };
             return self.noted(read);
         }
-        let store = self.store;
-        let read = store.start_found(key, true, found).wait().and_then(|found| {
-            self.snapshot.record_with(found.read, |reads| store.revalidate(reads))?;
-            Ok(found.entry.map(|(head, value)| StoreEntry { value, head }))
-        });
-        self.noted(read)
+        let found = self.store.start_found(key, true, found).await;
+        let found = self.noted(found)?;
+        self.record(found.read).await?;
+        Ok(found.entry.map(|(head, value)| StoreEntry { value, head }))
     }
 
     /// Returns whether an object belongs to a key or to the table, and its bytes.
-    fn read_object(&mut self, address: ObjectAddress) -> Result<(bool, Vec<u8>), StoreError> {
+    async fn read_object(&mut self, address: ObjectAddress) -> Result<(bool, Vec<u8>), StoreError> {
         if let Some(reader) = &self.store.mapped {
             let read = self.snapshot.object(&reader.view, address);
             let (shape, bytes) = self.noted(read)?;
             return Ok((shape.has(ObjectShape::KEYED) || shape.has(ObjectShape::CHAIN), bytes));
         }
-        let store = self.store;
-        let read = store.found_object(address).and_then(|found| {
-            let read = ReadRecord { place: address.place, version: found.version, kind: UnitKind::Object };
-            self.snapshot.record_with(read, |reads| store.revalidate(reads))?;
-            Ok((found.is_owned, found.bytes))
-        });
-        self.noted(read)
+        let found = self.store.start_object(address).await;
+        let found = self.noted(found)?;
+        let read = ReadRecord { place: address.place, version: found.version, kind: UnitKind::Object };
+        self.record(read).await?;
+        Ok((found.is_owned, found.bytes))
+    }
+
+    /// Records what a call has read, after the server has revalidated what was read before, if that must be.
+    async fn record(&mut self, read: ReadRecord) -> Result<(), StoreError> {
+        if self.snapshot.is_raised_by(&read) && !self.snapshot.reads().is_empty() {
+            let append = |to: &mut Vec<u8>| append_reads(to, self.snapshot.reads());
+            let validated = self.store.call(RequestKind::Validate, append, body).await;
+            self.noted(validated)?;
+        }
+        self.snapshot.add(read)
     }
 
     /// Returns the value of `key`: what this transaction has put, or else what is in the store.
-    pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
-        Ok(self.entry(key)?.map(|entry| entry.value))
+    pub async fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+        Ok(self.entry(key).await?.map(|entry| entry.value))
     }
 
     /// Returns the value of `key` with its version and expiry. What this transaction has put has no version yet
     /// ([`KeyVersion::ABSENT`]).
-    pub fn entry(&mut self, key: &[u8]) -> Result<Option<StoreEntry>, StoreError> {
-        let Some(write) = self.writes.keys.get(key) else { return self.read_key(key, true) };
+    pub async fn entry(&mut self, key: &[u8]) -> Result<Option<StoreEntry>, StoreError> {
+        let Some(write) = self.writes.keys.get(key) else { return self.read_key(key, true).await };
         Ok(write
             .image()
             .map(|image| StoreEntry { value: image.value(key.len()).to_vec(), head: own_head(image) }))
     }
 
     /// Returns the version and expiry of `key` without its value.
-    pub fn head(&mut self, key: &[u8]) -> Result<Option<EntryHead>, StoreError> {
+    pub async fn head(&mut self, key: &[u8]) -> Result<Option<EntryHead>, StoreError> {
         if let Some(write) = self.writes.keys.get(key) {
             return Ok(write.image().map(own_head));
         }
-        Ok(self.read_key(key, false)?.map(|entry| entry.head))
+        Ok(self.read_key(key, false).await?.map(|entry| entry.head))
     }
 
     /// Fails with [`StoreError::VersionChanged`] unless `key` has this version in the store, now and at the commit.
-    pub fn require(&mut self, key: &[u8], version: KeyVersion) -> Result<(), StoreError> {
-        let stored = self.read_key(key, false)?.map_or(KeyVersion::ABSENT, |entry| entry.head.version);
+    pub async fn require(&mut self, key: &[u8], version: KeyVersion) -> Result<(), StoreError> {
+        let stored = self.read_key(key, false).await?.map_or(KeyVersion::ABSENT, |entry| entry.head.version);
         if stored == version { Ok(()) } else { Err(StoreError::VersionChanged) }
     }
 
@@ -176,10 +218,10 @@ impl<'s> ConnectedTransaction<'s> {
     }
 
     /// Deletes `key`, and returns whether it existed.
-    pub fn delete(&mut self, key: &[u8]) -> Result<bool, StoreError> {
+    pub async fn delete(&mut self, key: &[u8]) -> Result<bool, StoreError> {
         let existed = match self.writes.keys.get(key) {
             Some(write) => write.image().is_some(),
-            None => self.read_key(key, false)?.is_some(),
+            None => self.read_key(key, false).await?.is_some(),
         };
         self.check_size()?;
         self.writes.keys.insert(KeyWrite::Delete(key.to_vec()));
@@ -195,11 +237,15 @@ impl<'s> ConnectedTransaction<'s> {
 
     /// Allocates an object with these `bytes`, if possible in the same block of memory as `near`. It exists from the
     /// commit on.
-    pub fn alloc(&mut self, bytes: &[u8], near: Option<ObjectAddress>) -> Result<ObjectAddress, StoreError> {
+    pub async fn alloc(
+        &mut self,
+        bytes: &[u8],
+        near: Option<ObjectAddress>,
+    ) -> Result<ObjectAddress, StoreError> {
         let image = ObjectImage::of_object(bytes)?;
         self.check_size()?;
         let answer =
-            self.store.call(RequestKind::Alloc, |to| append_alloc(to, bytes.len() as u32, near), body).wait();
+            self.store.call(RequestKind::Alloc, |to| append_alloc(to, bytes.len() as u32, near), body).await;
         let answer = self.noted(answer)?;
         let address = decode_address(&answer).ok_or(StoreError::Protocol("an address is malformed"))?;
         self.reserved.push(address);
@@ -208,19 +254,19 @@ impl<'s> ConnectedTransaction<'s> {
     }
 
     /// Returns the bytes of the object at `address`: what this transaction has written, or else what is in the store.
-    pub fn read(&mut self, address: ObjectAddress) -> Result<Vec<u8>, StoreError> {
+    pub async fn read(&mut self, address: ObjectAddress) -> Result<Vec<u8>, StoreError> {
         match self.writes.objects.get(&address) {
             Some(ObjectWrite::New(image) | ObjectWrite::Replace(image)) => Ok(image.payload().to_vec()),
             Some(ObjectWrite::Free) => Err(StoreError::NoObject(address)),
-            None => Ok(self.read_object(address)?.1),
+            None => Ok(self.read_object(address).await?.1),
         }
     }
 
     /// Replaces the bytes of the object at `address`. If they do not fit there, the commit fails with
     /// [`StoreError::ObjectTooSmall`].
-    pub fn write(&mut self, address: ObjectAddress, bytes: &[u8]) -> Result<(), StoreError> {
+    pub async fn write(&mut self, address: ObjectAddress, bytes: &[u8]) -> Result<(), StoreError> {
         let image = ObjectImage::of_object(bytes)?;
-        self.check_owned(address)?;
+        self.check_owned(address).await?;
         match self.writes.objects.entry(address) {
             Entry::Occupied(mut entry) => {
                 let is_new = matches!(entry.get(), ObjectWrite::New(_));
@@ -232,8 +278,8 @@ impl<'s> ConnectedTransaction<'s> {
     }
 
     /// Frees the object at `address`.
-    pub fn free(&mut self, address: ObjectAddress) -> Result<(), StoreError> {
-        self.check_owned(address)?;
+    pub async fn free(&mut self, address: ObjectAddress) -> Result<(), StoreError> {
+        self.check_owned(address).await?;
         if let Some(ObjectWrite::New(_)) = self.writes.objects.insert(address, ObjectWrite::Free) {
             self.writes.objects.remove(&address);
             self.reserved.retain(|reserved| *reserved != address);
@@ -243,19 +289,19 @@ impl<'s> ConnectedTransaction<'s> {
     }
 
     /// Checks that there is an object at `address`, which belongs to no key; the commit finds it unchanged.
-    fn check_owned(&mut self, address: ObjectAddress) -> Result<(), StoreError> {
+    async fn check_owned(&mut self, address: ObjectAddress) -> Result<(), StoreError> {
         match self.writes.objects.get(&address) {
             Some(ObjectWrite::Free) => Err(StoreError::NoObject(address)),
             Some(_) => Ok(()),
             None => {
-                let (is_owned, _) = self.read_object(address)?;
+                let (is_owned, _) = self.read_object(address).await?;
                 self.check_size()?;
                 if is_owned { Err(StoreError::Keyed(address)) } else { Ok(()) }
             }
         }
     }
 
-    fn commit(&mut self) -> Result<(), StoreError> {
+    async fn commit(&mut self) -> Result<(), StoreError> {
         if self.writes.is_empty() {
             // All that was read was true at one moment within the transaction.
             return Ok(());
@@ -266,7 +312,7 @@ impl<'s> ConnectedTransaction<'s> {
             return Err(StoreError::TransactionTooLarge);
         }
         let append = |to: &mut Vec<u8>| to.extend_from_slice(&request);
-        match self.store.call_once(RequestKind::Commit, append, body).wait() {
+        match self.store.call_once(RequestKind::Commit, append, body).await {
             Ok(_) => {
                 self.reserved.clear();
                 Ok(())
@@ -289,7 +335,7 @@ impl<'s> ConnectedTransaction<'s> {
     }
 }
 
-impl Drop for ConnectedTransaction<'_> {
+impl Drop for AsyncTransaction<'_> {
     fn drop(&mut self) {
         if !self.reserved.is_empty() {
             self.release(&self.reserved);

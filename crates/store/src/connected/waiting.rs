@@ -5,8 +5,9 @@
 //! last call.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::pin::pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use caravan_fabric::contract::Armed;
@@ -208,15 +209,42 @@ impl SharedCalls {
             if let Some(found) = look(&mut state.board) {
                 return Some(found);
             }
-            // Only who has slept looks at the clock.
-            if let Some(asleep_ns) = asleep_ns {
-                let silent_ns = self.now_ns().saturating_sub(state.heard_ns.max(asleep_ns));
-                if Duration::from_nanos(silent_ns) >= self.options.answer_wait {
-                    return None;
-                }
+            if self.is_silent(&state, asleep_ns) {
+                return None;
             }
             state = self.turn(state, &mut asleep_ns);
         }
+    }
+
+    /// Runs a future that awaits operations of this client: this thread takes their answers off the link. Returns `None`
+    /// once the server has said nothing for too long.
+    pub(crate) fn block_on<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        let mut future = pin!(future);
+        // Nobody has to be woken.
+        let mut context = Context::from_waker(Waker::noop());
+        let mut asleep_ns = None;
+        loop {
+            let ended = self.lock().board.ended();
+            if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
+                return Some(value);
+            }
+            let state = self.lock();
+            if self.is_silent(&state, asleep_ns) {
+                return None;
+            }
+            // What the future waits for may have ended since it has looked, and nothing else would follow.
+            if state.board.ended() == ended {
+                drop(self.turn(state, &mut asleep_ns));
+            }
+        }
+    }
+
+    /// Tells whether the server has said nothing for too long to a thread that has slept; others do not look at the clock.
+    fn is_silent(&self, state: &SharedState, asleep_ns: Option<u64>) -> bool {
+        asleep_ns.is_some_and(|asleep_ns| {
+            let silent_ns = self.now_ns().saturating_sub(state.heard_ns.max(asleep_ns));
+            Duration::from_nanos(silent_ns) >= self.options.answer_wait
+        })
     }
 
     /// Returns the error of who has waited too long.
@@ -334,7 +362,8 @@ impl SharedCalls {
             self.detach(&mut state);
         }
         let outcome = state.board.take(call);
-        if outcome.is_none() {
+        // `block_on` brings itself on.
+        if outcome.is_none() && !waker.will_wake(Waker::noop()) {
             state.board.wake(call, waker);
             if state.has_helper {
                 self.news.notify_all();

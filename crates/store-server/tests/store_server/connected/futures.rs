@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
-use caravan_store::StoreError;
+use caravan_store::{KeyVersion, StoreError};
 
 use super::rig::{Rig, transports};
 
@@ -54,6 +54,53 @@ fn operations_are_awaited_without_a_runtime() {
             Ok(())
         });
         result.unwrap();
+    }
+}
+
+#[test]
+fn transactions_are_awaited_and_run_again_when_others_interfere() {
+    const THREADS: u64 = 4;
+    const TRANSFERS: u64 = 50;
+    let rig = Rig::new();
+    for transport in transports() {
+        let client = rig.connect(transport);
+        let amount = |bytes: Option<Vec<u8>>| {
+            bytes.and_then(|bytes| bytes.first_chunk().copied()).map_or(0, u64::from_ne_bytes)
+        };
+        client.put(b"from", &(THREADS * TRANSFERS).to_ne_bytes()).unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    for _ in 0..TRANSFERS {
+                        let left = block_on(client.transaction_async(async |tx| {
+                            let (from, to) = (amount(tx.get(b"from").await?), amount(tx.get(b"to").await?));
+                            assert_eq!(from + to, THREADS * TRANSFERS, "{transport:?}");
+                            tx.put(b"from", &(from - 1).to_ne_bytes())?;
+                            tx.put(b"to", &(to + 1).to_ne_bytes())?;
+                            Ok::<_, StoreError>(from - 1)
+                        }));
+                        assert!(left.unwrap() < THREADS * TRANSFERS);
+                    }
+                });
+            }
+        });
+        assert_eq!(amount(client.get(b"to").unwrap()), THREADS * TRANSFERS, "{transport:?}");
+        let object: Result<_, StoreError> = block_on(client.transaction_async(async |tx| {
+            assert!(tx.delete(b"to").await?);
+            let object = tx.alloc(b"12", None).await?;
+            tx.write(object, b"34").await?;
+            assert_eq!(tx.read(object).await?, b"34");
+            Ok(object)
+        }));
+        let object = object.unwrap();
+        assert_eq!((client.get(b"to").unwrap(), client.read(object).unwrap()), (None, b"34".to_vec()));
+        let refused: Result<(), StoreError> = block_on(client.transaction_async(async |tx| {
+            tx.free(object).await?;
+            tx.require(b"from", KeyVersion::ABSENT).await
+        }));
+        assert!(matches!(refused, Err(StoreError::VersionChanged)), "{refused:?}");
+        assert_eq!(client.read(object).unwrap(), b"34");
+        rig.store.clear().unwrap();
     }
 }
 
