@@ -225,8 +225,9 @@ impl<E: Emulator> Connection<E> {
     }
 
     /// True once all bytes sent are in the peer's memory, while the port is closing with an empty queue. With
-    /// shared memory they are there already; a device needs this side's memory until it has written them. If
-    /// false, the bell rings when that may have changed.
+    /// shared memory they are there already; a device needs this side's memory until it has written them, and one that
+    /// reports that early, as iWARP's do, until the peer has released them. If false, the bell rings when that may have
+    /// changed.
     pub fn settle(&mut self) -> Result<bool, Error> {
         for _ in 0..FLUSH_TURNS {
             // Drops what the peer sends, as in `flush`.
@@ -234,7 +235,7 @@ impl<E: Emulator> Connection<E> {
             self.link.skip(unread);
             self.link.release()?;
             // The last step, so that the device reports everything under way.
-            if self.link.is_settled()? {
+            if self.link.is_delivered()? {
                 return Ok(true);
             }
             if self.link.arm(0)? == Armed::Wait {

@@ -29,7 +29,7 @@ pub const FLUSH_MS: u64 = 5_000;
 pub const JOB_SLICE_MS: u64 = 10;
 /// The number of milliseconds that a closing port waits until its bytes are in the peer's memory: what was
 /// sent before an orderly end then arrives, as over TCP.
-pub const SETTLE_MS: u64 = 200;
+pub const SETTLE_MS: u64 = 1_000;
 /// The number of milliseconds that a port waits for the end of the control connection when its device reports that
 /// the peer is gone: by then it is known whether that was an orderly end.
 pub const LIFELINE_MS: u64 = 100;
