@@ -207,6 +207,13 @@ pub fn failed(process: &'static str, why: &dyn std::fmt::Display) -> Error {
     Error::BenchProcess { process, reason: why.to_string() }
 }
 
+/// Returns the command of a Redis server, or one that takes its options, on a port of this host, which keeps nothing on disk.
+pub fn redis_command(program: &str, port: u16) -> Command {
+    let mut command = Command::new(program);
+    command.args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", "", "--appendonly", "no"]);
+    command
+}
+
 /// Returns a port of 127.0.0.1 at which nobody listens.
 pub fn free_port() -> Result<u16, Error> {
     let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());

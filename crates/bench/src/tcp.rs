@@ -197,17 +197,7 @@ struct RedisServer {
 impl RedisServer {
     fn start(interrupt: &Interrupt) -> Result<Self, Error> {
         let port = process::free_port()?;
-        let mut command = Command::new(SERVER);
-        command.args([
-            "--bind",
-            "127.0.0.1",
-            "--port",
-            &port.to_string(),
-            "--save",
-            "",
-            "--appendonly",
-            "no",
-        ]);
+        let mut command = process::redis_command(SERVER, port);
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let mut server = Self { program: ChildProgram::start(SERVER, command)?, port };
         server.program.until_listening(port, interrupt)?;

@@ -9,7 +9,7 @@ use caravan_store::ConnectedStore;
 use crate::chart::{CARAVAN, PEER};
 use crate::error::Error;
 use crate::interrupt::Interrupt;
-use crate::process::{ChildProgram, failed, free_port, is_installed};
+use crate::process::{ChildProgram, failed, free_port, is_installed, redis_command};
 use crate::report::Contender;
 use crate::scratch::Scratch;
 use crate::store::link;
@@ -86,18 +86,9 @@ impl PairServer {
                 command.args(["--port", &port.to_string()]);
             }
             Self::Redis | Self::Valkey => {
-                command = Command::new(if self == Self::Redis { "redis-server" } else { "valkey-server" });
-                command.args([
-                    "--bind",
-                    "127.0.0.1",
-                    "--port",
-                    &port.to_string(),
-                    "--save",
-                    "",
-                    "--appendonly",
-                    "no",
-                    "--dir",
-                ]);
+                let program = if self == Self::Redis { "redis-server" } else { "valkey-server" };
+                command = redis_command(program, port);
+                command.arg("--dir");
                 command.arg(folder.path()).arg("--unixsocket").arg(socket);
             }
             Self::Memcached => {
