@@ -21,11 +21,9 @@ mod records;
 mod requests;
 mod target;
 
-use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use caravan_segment::SharedSlice;
-use rustix::io::{Errno, ReadWriteFlags};
 
 use self::agent::ServedConnection;
 use self::connection::TcpState;
@@ -121,11 +119,10 @@ impl Endpoint for TcpEndpoint {
     }
 
     fn doorbell(&mut self) -> Result<(), Error> {
-        let connection = self.served.connection();
-        let mut state = connection.lock();
+        let mut state = self.served.connection().lock();
         Self::alive(&state)?;
         state.requests.start();
-        connection.push(&mut state);
+        self.served.push(&mut state);
         Ok(())
     }
 
@@ -135,13 +132,14 @@ impl Endpoint for TcpEndpoint {
 
     fn poll(&mut self, events: &mut Vec<Event>, limit: usize) -> Result<usize, Error> {
         let mut state = self.served.connection().lock();
+        (state.polled, state.armed) = (true, false);
         if !state.has_events() {
             // Sooner than the agent, if this side polls all the time.
             self.served.advance(&mut state);
         }
         let count = state.poll(events, limit);
         if state.owes_taken() {
-            self.served.connection().push(&mut state);
+            self.served.push(&mut state);
         }
         if count == 0 && limit > 0 {
             Self::alive(&state)?;
@@ -151,7 +149,7 @@ impl Endpoint for TcpEndpoint {
 
     fn arm(&mut self) -> Result<Armed, Error> {
         let mut state = self.served.connection().lock();
-        // What has come since the last poll is the agent's, which rings: an epoll event says so for every byte.
+        // Of what comes after the last poll, the socket itself or the agent's bell tells.
         state.armed = !state.has_news();
         if state.armed {
             return Ok(Armed::Wait);
@@ -162,26 +160,24 @@ impl Endpoint for TcpEndpoint {
     }
 
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.served.connection().bell().as_fd())
+        Some(self.served.connection().news().as_fd())
     }
 
     fn acknowledge(&mut self) -> Result<(), Error> {
         let connection = self.served.connection();
-        connection.lock().woken = false;
-        let mut count = [0; 8];
-        let mut parts = [IoSliceMut::new(&mut count)];
-        match rustix::io::preadv2(connection.bell(), &mut parts, u64::MAX, ReadWriteFlags::NOWAIT) {
-            Ok(_) | Err(Errno::AGAIN) => Ok(()),
-            Err(source) => Err(Error::System { call: "preadv2(eventfd)", source: source.into() }),
-        }
+        let mut state = connection.lock();
+        state.armed = false;
+        connection.hear(&mut state)?;
+        // The socket may have been what was readable.
+        self.served.advance(&mut state);
+        Ok(())
     }
 
     fn wake_peer(&mut self) -> Result<(), Error> {
-        let connection = self.served.connection();
-        let mut state = connection.lock();
+        let mut state = self.served.connection().lock();
         Self::alive(&state)?;
         state.wakes_peer = true;
-        connection.push(&mut state);
+        self.served.push(&mut state);
         Ok(())
     }
 

@@ -81,6 +81,30 @@ fn links_connect_over_a_channel() {
     assert!(near.description().ends_with(", encrypted"), "{}", near.description());
 }
 
+/// An owner that has polled all the time, so that the agent left the socket to it, does something else.
+#[test]
+fn operations_are_done_after_their_target_has_stopped_polling() {
+    let (mut near, mut far) = tcp::pair(&Exposure::all(4096), TcpSealing::Sealed).unwrap();
+    let mut events = Vec::new();
+    for (number, far_polls) in (0..2000).map(|number| (number, number % 1000 < 998)) {
+        far.arena().copy_in(0, &[number as u8]);
+        near.post(Operation::Read { from: 0, into: Local { offset: 64, bytes: 1 }, context: number })
+            .unwrap();
+        near.doorbell().unwrap();
+        let begin = Instant::now();
+        while near.poll(&mut events, 16).unwrap() == 0 {
+            assert!(begin.elapsed() < PATIENCE, "read {number} is never done");
+            if far_polls {
+                far.poll(&mut events, 16).unwrap();
+            }
+        }
+        let mut byte = [0];
+        near.arena().copy_out(64, &mut byte);
+        assert_eq!(byte, [number as u8]);
+    }
+    assert_eq!(events.len(), 2000);
+}
+
 /// The owner's thread does nothing, and its region is read and written all the same.
 #[test]
 fn operations_are_done_while_their_target_sleeps() {

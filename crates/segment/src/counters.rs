@@ -9,6 +9,7 @@
 //! |---|---|---|---|---|
 //! | [`TableKind::Links`] | one end of a link | the name of this end (a node's name) | the name of the other end | of the link |
 //! | [`TableKind::Stores`] | a store that the process serves | its name | the path of its socket | empty |
+//! | [`TableKind::Frames`] | a side of a stream of frames | its name | `send` or `recv` | the picture; how frames are delivered |
 //!
 //! Layout, all numbers in the host's byte order:
 //!
@@ -38,6 +39,8 @@ pub use read::{ProcessCounters, RowCounters, read_all, read_process};
 pub const ROWS_MAX: usize = 1024;
 /// The same for a table of stores: a server has one store, and a test a few servers.
 pub const STORE_ROWS_MAX: usize = 16;
+/// The same for a table of streams of frames.
+pub const FRAMES_ROWS_MAX: usize = 64;
 /// The largest number of counters of a row.
 pub const COUNTERS_MAX: usize = 32;
 /// The number of bytes of a label: longer ones are cut.
@@ -70,15 +73,18 @@ pub enum TableKind {
     Links,
     /// Stores that a process serves.
     Stores,
+    /// Sides of streams of frames.
+    Frames,
 }
 
 impl TableKind {
-    const ALL: [Self; 2] = [Self::Links, Self::Stores];
+    const ALL: [Self; 3] = [Self::Links, Self::Stores, Self::Frames];
 
     fn segment_name(self) -> &'static str {
         match self {
             Self::Links => "caravan-counters",
             Self::Stores => "caravan-store-counters",
+            Self::Frames => "caravan-frames-counters",
         }
     }
 
@@ -86,6 +92,7 @@ impl TableKind {
         match self {
             Self::Links => ROWS_MAX,
             Self::Stores => STORE_ROWS_MAX,
+            Self::Frames => FRAMES_ROWS_MAX,
         }
     }
 }
@@ -114,8 +121,8 @@ pub enum Label {
 /// let row = table.row(labels)?;
 /// row.add(0, 42);
 /// // Any process of the same user can read it.
-/// let seen = counters::read_process(std::process::id()).expect("this process has a table");
-/// assert_eq!(seen.rows[0].counter("sent_bytes"), Some(42));
+/// let seen = counters::read_process(std::process::id());
+/// assert_eq!(seen[0].rows[0].counter("sent_bytes"), Some(42));
 /// # Ok::<(), caravan_segment::Error>(())
 /// ```
 #[derive(Debug)]

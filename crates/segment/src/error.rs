@@ -71,6 +71,12 @@ pub enum Error {
     /// A message does not have the agreed form.
     #[error("the peer's hand-over message is malformed: {0}")]
     Malformed(&'static str),
+    /// A process has no more words that say whether it lives.
+    #[error("a process can say in at most {maximum} places that it lives")]
+    TooManyLives {
+        /// The largest number of places.
+        maximum: usize,
+    },
     /// Any other failure of a system call.
     #[error("{call}: {source}")]
     System {

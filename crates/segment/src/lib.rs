@@ -4,6 +4,7 @@
 pub mod barrier;
 pub mod counters;
 mod error;
+mod futex;
 mod host;
 mod memory;
 pub mod passing;
@@ -15,7 +16,7 @@ mod view;
 
 pub use error::Error;
 pub use host::HostMemory;
-pub use memory::{Pages, Segment};
+pub use memory::{JOINED_PAGE_BYTES, Pages, Segment};
 pub use printable::printable;
 pub use slice::{SharedSlice, expect_write};
 pub use transfer::close;

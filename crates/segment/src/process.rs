@@ -1,6 +1,7 @@
 //! Tells whether another process still lives, and what `/proc` reports about it.
 
 mod heir;
+mod life;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,6 +13,7 @@ use rustix::process::{Pid, PidfdFlags, Resource, Rlimit};
 use crate::error::{Error, system};
 
 pub use heir::start_heir;
+pub use life::{LifeWord, lives};
 
 /// Raises this process's limit of descriptors to `wanted`, as far as the system permits. It never lowers the limit.
 pub fn allow_descriptors(wanted: u64) {

@@ -8,13 +8,14 @@
 
 use std::os::fd::OwnedFd;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::ProtFlags;
 
 use crate::error::{Error, system};
-use crate::memory::{SEGMENT_BYTES_MAX, Segment, USUAL_PAGE_BYTES_MAX, resizable};
+use crate::memory::{SEGMENT_BYTES_MAX, Segment, USUAL_PAGE_BYTES_MAX, map_file, resizable};
 use crate::slice::SharedSlice;
 
 /// The bytes of another process's [`Segment`], which this process can read and cannot write.
@@ -77,12 +78,7 @@ impl SegmentView {
             return Err(Error::Foreign("it is shorter than what is looked for in it"));
         }
         let length = usize::try_from(bytes).map_err(|_| Error::Size { bytes, maximum: usize::MAX as u64 })?;
-        // SAFETY: a null hint lets the kernel choose addresses that nothing else uses; `length` is not zero, and
-        // the file has as many bytes.
-        let mapping =
-            unsafe { rustix::mm::mmap(ptr::null_mut(), length, ProtFlags::READ, MapFlags::SHARED, &file, 0) };
-        let mapping = NonNull::new(mapping.map_err(system("mmap"))?.cast::<u8>())
-            .ok_or_else(|| Error::System { call: "mmap", source: rustix::io::Errno::FAULT.into() })?;
+        let mapping = map_file(&file, length, ProtFlags::READ).map_err(system("mmap"))?;
         Ok(Self { mapping, bytes: length })
     }
 
@@ -116,6 +112,16 @@ impl SegmentView {
         // is allowed on memory that is mapped for reading alone (std::sync::atomic, "Atomic accesses to read-only
         // memory"), and may race with the owner's stores.
         unsafe { AtomicU64::from_ptr(self.mapping.as_ptr().add(offset).cast()) }.load(Ordering::Relaxed)
+    }
+
+    /// Sleeps while the 32-bit word at `offset`, a multiple of 4, is `value`, at most for `limit`. May return early: the
+    /// caller looks at the word again. The owner wakes with [`SharedSlice::wake_all`].
+    pub fn sleep_while(&self, offset: usize, value: u32, limit: Duration) {
+        self.check(offset, 4);
+        assert!(offset % 4 == 0, "a half word at {offset} would not be aligned");
+        // SAFETY: the word is in bounds and aligned, and mapped as long as `self` lives; the kernel only reads it.
+        let word = unsafe { AtomicU32::from_ptr(self.mapping.as_ptr().add(offset).cast()) };
+        crate::futex::sleep_while(word, value, limit);
     }
 
     /// Copies the bytes at `offset` to `to`. Bytes that their owner changes meanwhile may be torn.
@@ -201,7 +207,7 @@ mod tests {
         // SAFETY: nothing is mapped unless the call succeeds, and then the test fails.
         let mapped = unsafe {
             let writable = ProtFlags::READ | ProtFlags::WRITE;
-            rustix::mm::mmap(ptr::null_mut(), 4096, writable, MapFlags::SHARED, &descriptor, 0)
+            rustix::mm::mmap(ptr::null_mut(), 4096, writable, rustix::mm::MapFlags::SHARED, &descriptor, 0)
         };
         assert!(mapped.is_err());
     }

@@ -10,18 +10,24 @@
 
 use std::io::{Read, Write};
 use std::net::IpAddr;
-use std::time::Duration;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
 
+use caravan_segment::barrier::Fences;
 use caravan_segment::printable;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::Link;
 use crate::byte_reader::ByteReader;
 use crate::contract::{Endpoint, Error, Exposure, Provider};
 use crate::tcp::{self, TcpListening, TcpSealing};
+use crate::verbs::ConnectProgress;
 use crate::{shm, verbs};
 
 /// How long the devices of both sides may take to connect.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+/// The longest time between two looks whether the peer has closed the control channel.
+const CHANNEL_GLANCE: Duration = Duration::from_millis(100);
 /// The longest message.
 const MESSAGE_BYTES_MAX: u32 = 64 << 10;
 
@@ -104,25 +110,26 @@ impl Link {
     ///
     /// `channel` must have authenticated the peer, and must carry nothing else meanwhile.
     pub fn accept(
-        channel: &mut (impl Read + Write),
+        channel: &mut (impl Read + Write + AsFd),
         providers: &[Provider],
         ring_bytes: u64,
     ) -> Result<Self, Error> {
-        Self::accept_on(channel, providers, ring_bytes, None)
+        Self::accept_on(channel, providers, ring_bytes, None, Fences::Asymmetric)
     }
 
     /// Does the same; over TCP, the peer comes in by the address `at` of this host, if there is one, and by any address
-    /// otherwise.
+    /// otherwise. Over mapped memory, both sides use these [fences](shm::Listener::listen_with).
     pub fn accept_on(
-        channel: &mut (impl Read + Write),
+        channel: &mut (impl Read + Write + AsFd),
         providers: &[Provider],
         ring_bytes: u64,
         at: Option<IpAddr>,
+        fences: Fences,
     ) -> Result<Self, Error> {
         let (mut listener, mut descriptor, mut ports) = (None, Vec::new(), Vec::new());
         let (mut listening, mut address) = (None, Vec::new());
         if providers.contains(&Provider::Shm) {
-            let (opened, bytes) = shm::Listener::listen(Self::mapped_arena_bytes(ring_bytes)?)?;
+            let (opened, bytes) = shm::Listener::listen_with(Self::mapped_arena_bytes(ring_bytes)?, fences)?;
             (listener, descriptor) = (Some(opened), bytes);
         }
         if providers.contains(&Provider::Rdma) {
@@ -168,7 +175,7 @@ impl Link {
             }
             Ok(Accepted::Half { pending, answer }) => {
                 say(channel, &[&[1], &answer[..]].concat())?;
-                pending.finish(&[], CONNECT_LIMIT)?
+                greeted(pending, channel)?
             }
             Err(error) => {
                 say(channel, &[&[0], error.to_string().as_bytes()].concat())?;
@@ -177,6 +184,30 @@ impl Link {
         };
         Self::new(endpoint, ring_bytes)
     }
+}
+
+/// Waits until the peer's device has greeted. A peer that has ended meanwhile is not waited for.
+fn greeted(mut pending: verbs::PendingEndpoint, channel: &impl AsFd) -> Result<Box<dyn Endpoint>, Error> {
+    let begin = Instant::now();
+    loop {
+        match pending.advance(&[], CONNECT_LIMIT, Instant::now() + CHANNEL_GLANCE)? {
+            ConnectProgress::Connected(endpoint) => return Ok(endpoint),
+            ConnectProgress::Waiting(_) if has_ended(channel) => {
+                let reason = "it has closed the control channel while its device was waited for";
+                return Err(Error::PeerGone(Provider::Rdma, reason));
+            }
+            ConnectProgress::Waiting(waiting) if begin.elapsed() >= CONNECT_LIMIT => {
+                return Err(waiting.unanswered(CONNECT_LIMIT));
+            }
+            ConnectProgress::Waiting(waiting) => pending = waiting,
+        }
+    }
+}
+
+/// Returns whether the peer has closed the channel.
+fn has_ended(channel: &impl AsFd) -> bool {
+    let mut ready = [PollFd::new(channel, PollFlags::RDHUP)];
+    poll(&mut ready, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
 /// Codes of the providers in the connecting side's message.

@@ -7,7 +7,7 @@
 use caravan_segment::{SegmentView, SharedSlice};
 
 use super::Link;
-use crate::contract::{Capabilities, Completion, Error, Event, Exposure, Local, Operation};
+use crate::contract::{Capabilities, Completion, Endpoint, Error, Event, Exposure, Local, Operation};
 use crate::region::{self, Region, RegionAccess, RegionNumber, RegionToken};
 
 /// The bit that is set in the contexts of a link's own operations.
@@ -48,6 +48,11 @@ impl Link {
     /// Returns the memory of which the bytes from [`arena_bytes`](Self::arena_bytes) on are the user's.
     pub fn arena(&self) -> &SharedSlice {
         self.endpoint.arena()
+    }
+
+    /// Returns the endpoint of a link over which nothing was sent, for a user that has no use for the link.
+    pub fn into_endpoint(self) -> Box<dyn Endpoint> {
+        self.endpoint
     }
 
     /// Returns what the endpoint below promises.

@@ -26,11 +26,17 @@ impl Listener {
     /// Opens a doorway for one peer. The returned descriptor is for that peer alone, over a channel
     /// that has authenticated it: any process of this user that has the descriptor may connect.
     pub fn listen(arena_bytes: u64) -> Result<(Self, Vec<u8>), Error> {
+        Self::listen_with(arena_bytes, Fences::Asymmetric)
+    }
+
+    /// Does the same with these fences, or symmetric ones where the kernel has no others. Asymmetric ones make sleeping dear: the
+    /// kernel interrupts other processors.
+    pub fn listen_with(arena_bytes: u64, fences: Fences) -> Result<(Self, Vec<u8>), Error> {
         if !is_size(arena_bytes) {
             return Err(Error::ArenaBytes { bytes: arena_bytes, maximum: ARENA_BYTES_MAX });
         }
         let (doorway, address) = Doorway::listen()?;
-        let fences = [u8::from(barrier::join())];
+        let fences = [u8::from(fences == Fences::Asymmetric && barrier::join())];
         let descriptor = [&MAGIC[..], &fences, &arena_bytes.to_le_bytes(), &address.to_bytes()].concat();
         Ok((Self { doorway, arena_bytes }, descriptor))
     }

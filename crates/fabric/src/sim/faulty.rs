@@ -1,7 +1,7 @@
 //! Faults that any backend may show its user, and breaches of the contract that none may, in front of any backend.
 
 use std::collections::VecDeque;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use caravan_segment::{SegmentView, SharedSlice};
 
@@ -84,6 +84,8 @@ pub struct Faulty<E> {
     /// Completions that a planted breach makes up.
     made_up: Vec<Event>,
     was_full: bool,
+    /// A readable descriptor, while a wake-up without a reason is not acknowledged.
+    rung: Option<OwnedFd>,
     registered_bytes: u64,
 }
 
@@ -100,6 +102,7 @@ impl<E: Endpoint> Faulty<E> {
             kept: VecDeque::new(),
             made_up: Vec::new(),
             was_full: false,
+            rung: None,
             registered_bytes: 0,
         }
     }
@@ -277,18 +280,20 @@ impl<E: Endpoint> Endpoint for Faulty<E> {
             return Ok(Armed::Wait);
         }
         let armed = self.inner.arm()?;
-        if let (true, Some(bell)) = (self.strikes(self.faults.empty_wake), self.inner.wait_fd()) {
-            rustix::io::write(bell, &1u64.to_ne_bytes())
-                .map_err(|source| Error::System { call: "write(eventfd)", source: source.into() })?;
+        if self.strikes(self.faults.empty_wake) && self.inner.wait_fd().is_some() {
+            let rung = rustix::event::eventfd(1, rustix::event::EventfdFlags::CLOEXEC)
+                .map_err(|source| Error::System { call: "eventfd", source: source.into() })?;
+            self.rung = Some(rung);
         }
         Ok(armed)
     }
 
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.inner.wait_fd()
+        self.rung.as_ref().map(AsFd::as_fd).or_else(|| self.inner.wait_fd())
     }
 
     fn acknowledge(&mut self) -> Result<(), Error> {
+        self.rung = None;
         self.inner.acknowledge()
     }
 

@@ -1,15 +1,26 @@
 //! The thread that does the peers' operations while the owners of the endpoints do something else: one for all
 //! connections of a process, for as long as there are any.
+//!
+//! A connection is **attended** while its owner polls it again and again, and sleeps on its socket in between: the agent
+//! would only be woken beside the owner.
+//!
+//! | who | change | why |
+//! |---|---|---|
+//! | agent | attended | the socket has news, and the owner has polled since the agent asked last |
+//! | agent | not attended | the owner has not polled for [`ATTENDANCE`]; or the socket has failed |
+//! | owner | not attended | the socket takes no more bytes: only the agent waits for room |
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, Timespec, epoll};
 use rustix::io::Errno;
 
 use super::connection::{TcpConnection, TcpState};
+use super::limits::ATTENDANCE;
 use crate::contract::Error;
 
 /// The number of events that the kernel reports at once.
@@ -40,6 +51,16 @@ struct ServedConnections {
 }
 
 impl TcpAgentShared {
+    /// Says which events of a connection's socket the agent waits for. What is there already counts as news.
+    fn watch(&self, connection: &TcpConnection, id: u64, events: epoll::EventFlags) {
+        // The descriptors are open, and the connection is in the list: nothing can fail.
+        let _ = epoll::modify(&self.epoll, connection.socket(), epoll::EventData::new_u64(id), events);
+    }
+
+    fn connection(&self, id: u64) -> Option<Arc<TcpConnection>> {
+        self.lock().by_id.get(&id).and_then(Weak::upgrade)
+    }
+
     fn lock(&self) -> MutexGuard<'_, ServedConnections> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -121,10 +142,21 @@ impl ServedConnection {
 
     /// Moves the connection on by a turn of the owner's. The agent goes on with what is left.
     pub fn advance(&self, state: &mut TcpState) {
-        if self.connection.advance(state) {
-            let data = epoll::EventData::new_u64(self.id);
-            // The descriptors are open, and the connection is in the list: nothing can fail.
-            let _ = epoll::modify(&self.agent.shared.epoll, self.connection.socket(), data, watched());
+        let more = self.connection.advance(state);
+        self.leave(state, more);
+    }
+
+    /// Sends what the socket takes. The agent goes on with what is left.
+    pub fn push(&self, state: &mut TcpState) {
+        self.connection.push(state);
+        self.leave(state, false);
+    }
+
+    fn leave(&self, state: &mut TcpState, more: bool) {
+        let is_stuck = state.attended && state.has_unsent();
+        if is_stuck || more && !state.attended {
+            state.attended = false;
+            self.agent.shared.watch(&self.connection, self.id, watched());
         }
     }
 }
@@ -141,10 +173,16 @@ impl Drop for ServedConnection {
 /// Serves connections until the agent ends.
 fn serve(shared: &TcpAgentShared) {
     let mut events = Vec::with_capacity(EVENTS_MAX);
-    let mut unfinished: Vec<u64> = Vec::new();
+    let (mut unfinished, mut attended): (Vec<u64>, Vec<u64>) = Default::default();
+    let mut asked = Instant::now();
+    let timespec = |duration| Timespec::try_from(duration).ok();
+    let (none, attendance) = (timespec(Duration::ZERO), timespec(ATTENDANCE));
     loop {
-        let none = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let limit = if unfinished.is_empty() { None } else { Some(&none) };
+        let limit = match (unfinished.is_empty(), attended.is_empty()) {
+            (false, _) => none.as_ref(),
+            (true, false) => attendance.as_ref(),
+            (true, true) => None,
+        };
         events.clear();
         match epoll::wait(shared.epoll.as_fd(), rustix::buffer::spare_capacity(&mut events), limit) {
             Ok(_) | Err(Errno::INTR) => {}
@@ -159,12 +197,53 @@ fn serve(shared: &TcpAgentShared) {
             return;
         }
         for id in turns {
-            let connection = shared.lock().by_id.get(&id).and_then(Weak::upgrade);
-            let more = connection.is_some_and(|connection| connection.advance(&mut connection.lock()));
-            if more {
-                unfinished.push(id);
+            match shared.connection(id).map(|connection| shared.turn(&connection, id)) {
+                Some(AgentTurn::More) => unfinished.push(id),
+                Some(AgentTurn::Attended) => attended.push(id),
+                Some(AgentTurn::Done) | None => {}
             }
         }
+        if !attended.is_empty() && asked.elapsed() >= ATTENDANCE {
+            asked = Instant::now();
+            attended.sort_unstable();
+            attended.dedup();
+            attended
+                .retain(|id| shared.connection(*id).is_some_and(|connection| shared.ask(&connection, *id)));
+        }
+    }
+}
+
+/// What came of a turn of the agent's.
+enum AgentTurn {
+    Done,
+    More,
+    /// The owner takes the turns from now on.
+    Attended,
+}
+
+impl TcpAgentShared {
+    /// Moves a connection with news on, or leaves it to its owner.
+    fn turn(&self, connection: &TcpConnection, id: u64) -> AgentTurn {
+        let mut state = connection.lock();
+        if std::mem::take(&mut state.attended) {
+            // The socket has failed: nothing else is waited for.
+            self.watch(connection, id, watched());
+        } else if std::mem::take(&mut state.polled) && !state.has_unsent() {
+            state.attended = true;
+            self.watch(connection, id, epoll::EventFlags::ET);
+            return AgentTurn::Attended;
+        }
+        if connection.advance(&mut state) { AgentTurn::More } else { AgentTurn::Done }
+    }
+
+    /// Tells whether a connection is still attended.
+    fn ask(&self, connection: &TcpConnection, id: u64) -> bool {
+        let mut state = connection.lock();
+        if state.attended && !std::mem::take(&mut state.polled) {
+            state.attended = false;
+            self.watch(connection, id, watched());
+        }
+        state.attended
     }
 }
 
@@ -173,6 +252,7 @@ fn watched() -> epoll::EventFlags {
     epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::RDHUP | epoll::EventFlags::ET
 }
 
-fn system(call: &'static str) -> impl Fn(Errno) -> Error {
+/// Returns the error of a system call.
+pub fn system(call: &'static str) -> impl Fn(Errno) -> Error {
     move |source| Error::System { call, source: source.into() }
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use caravan_segment::{Pages, Segment, SharedSlice};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, sockopt};
 
@@ -341,11 +341,9 @@ impl TcpGreeting {
         }
         tune(&self.socket).map_err(refused("setsockopt"))?;
         let arena = arena(exposure)?;
-        let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(refused("eventfd"))?;
         let description = describe(&self.socket, sealing);
         let state = TcpState::new(self.stream, TcpTarget::new(arena.clone(), exposure));
-        let served = TcpAgent::serve(TcpConnection::new(self.socket, bell, state))?;
+        let served = TcpAgent::serve(TcpConnection::new(self.socket, state)?)?;
         Ok(TcpEndpoint { served, arena, peer: peer.exposure, borrowed: RegionTable::default(), description })
     }
 }

@@ -5,9 +5,11 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use rustix::event::{EventfdFlags, epoll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 
+use super::agent::system;
 use super::fault::TcpFault;
 use super::frame::TcpFrame;
 use super::limits::{IMMEDIATES_MAX, RECORD_BYTES_MAX, TAKEN_EVERY, TURN_BYTES};
@@ -15,7 +17,7 @@ use super::records::RecordStream;
 use super::requests::TcpRequests;
 use super::target::TcpTarget;
 use crate::byte_reader::ByteReader;
-use crate::contract::{EndpointCounts, Event};
+use crate::contract::{EndpointCounts, Error, Event};
 
 const CLOSED: TcpFault = TcpFault::PeerGone("it has closed its end, or its process has ended");
 const LOST: TcpFault = TcpFault::PeerGone("the connection was reset, or its host does not answer any more");
@@ -26,6 +28,8 @@ pub struct TcpConnection {
     state: Mutex<TcpState>,
     socket: OwnedFd,
     bell: OwnedFd,
+    /// An epoll set with the socket and the bell.
+    news: OwnedFd,
 }
 
 /// A connection without its socket.
@@ -45,6 +49,12 @@ pub struct TcpState {
     pub woken: bool,
     /// The owner is about to wait for the bell.
     pub armed: bool,
+    /// The bell was rung, and the owner has not heard it.
+    rung: bool,
+    /// The owner has polled since the agent last asked.
+    pub polled: bool,
+    /// The agent leaves the socket to the owner, who polls, or waits for the socket itself.
+    pub attended: bool,
     /// A post was refused: `Some(true)` if it was one with an immediate.
     pub refused: Option<bool>,
     /// Why the connection has ended.
@@ -65,6 +75,9 @@ impl TcpState {
             wakes_peer: false,
             woken: false,
             armed: false,
+            rung: false,
+            polled: false,
+            attended: false,
             refused: None,
             fault: None,
             counts: EndpointCounts::default(),
@@ -91,6 +104,11 @@ impl TcpState {
         events.extend(self.immediates.drain(..count).map(Event::Immediate));
         self.taken += count as u32;
         own + count
+    }
+
+    /// True if there are bytes that the socket has not taken.
+    pub fn has_unsent(&self) -> bool {
+        !self.stream.unsent().is_empty()
     }
 
     /// True if the peer waits for word of immediates that were taken.
@@ -152,8 +170,15 @@ impl TcpState {
 
 impl TcpConnection {
     /// Returns a connection over a socket that does not block.
-    pub fn new(socket: OwnedFd, bell: OwnedFd, state: TcpState) -> Self {
-        Self { state: Mutex::new(state), socket, bell }
+    pub fn new(socket: OwnedFd, state: TcpState) -> Result<Self, Error> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let bell = rustix::event::eventfd(0, flags).map_err(system("eventfd"))?;
+        let news = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll_create1"))?;
+        for descriptor in [&socket, &bell] {
+            let data = epoll::EventData::new_u64(0);
+            epoll::add(&news, descriptor, data, epoll::EventFlags::IN).map_err(system("epoll_ctl"))?;
+        }
+        Ok(Self { state: Mutex::new(state), socket, bell, news })
     }
 
     /// Returns the state.
@@ -167,9 +192,21 @@ impl TcpConnection {
         &self.socket
     }
 
-    /// Returns the descriptor that the owner waits for.
-    pub fn bell(&self) -> &OwnedFd {
-        &self.bell
+    /// Returns the descriptor that the owner waits for: it is readable if the bell was rung, or the socket has bytes.
+    pub fn news(&self) -> &OwnedFd {
+        &self.news
+    }
+
+    /// Takes the owner's wake-up.
+    pub fn hear(&self, state: &mut TcpState) -> Result<(), Error> {
+        state.woken = false;
+        if !std::mem::take(&mut state.rung) {
+            return Ok(());
+        }
+        match rustix::io::read(&self.bell, &mut [0; 8]) {
+            Ok(_) | Err(Errno::AGAIN) => Ok(()),
+            Err(source) => Err(system("read(eventfd)")(source)),
+        }
     }
 
     /// Receives, does and sends what it can without waiting. True if there is more than one turn may take.
@@ -210,7 +247,7 @@ impl TcpConnection {
     /// Rings the owner's bell if the owner waits and there is something for it.
     fn notify(&self, state: &mut TcpState) {
         if state.armed && state.has_news() {
-            state.armed = false;
+            (state.armed, state.rung) = (false, true);
             // A full counter is readable already, and nothing else can fail.
             let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
         }

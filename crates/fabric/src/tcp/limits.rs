@@ -16,6 +16,8 @@ pub const RECORD_BYTES_MAX: usize = 64 << 10;
 pub const OPERATION_BYTES_MAX: u32 = 1 << 30;
 /// The number of bytes that one turn takes from a socket, before other connections have their turns.
 pub const TURN_BYTES: usize = 1 << 20;
+/// How long the owner of a connection may leave it alone before the agent takes it back.
+pub const ATTENDANCE: Duration = Duration::from_millis(1);
 /// The number of strangers whose greeting a listener awaits at once; the one that came first gives way to another.
 pub const STRANGERS_MAX: usize = 16;
 /// The number of addresses in a descriptor.

@@ -134,6 +134,7 @@ pub struct ibv_port_attr {
 pub const IBV_GID_TYPE_ROCE_V2: u32 = 2;
 
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct ibv_gid_entry {
     pub gid: [u8; 16],
     pub gid_index: u32,

@@ -68,6 +68,7 @@ functions! {
         ibv_query_device: fn(*mut ibv_context, *mut ibv_device_attr) -> c_int;
         ibv_query_port: fn(*mut ibv_context, u8, *mut ibv_port_attr) -> c_int;
         _ibv_query_gid_ex: fn(*mut ibv_context, u32, u32, *mut ibv_gid_entry, u32, usize) -> c_int;
+        _ibv_query_gid_table: fn(*mut ibv_context, *mut ibv_gid_entry, usize, u32, usize) -> isize;
         ibv_alloc_pd: fn(*mut ibv_context) -> *mut ibv_pd;
         ibv_dealloc_pd: fn(*mut ibv_pd) -> c_int;
         ibv_reg_mr: fn(*mut ibv_pd, *mut c_void, usize, c_int) -> *mut ibv_mr;

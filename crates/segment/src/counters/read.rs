@@ -51,22 +51,24 @@ pub fn read_all() -> Vec<ProcessCounters> {
         return Vec::new();
     };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let mut all: Vec<ProcessCounters> = pids.filter_map(read_process).collect();
+    let mut all: Vec<ProcessCounters> = pids.flat_map(read_process).collect();
     all.sort_by_key(|process| process.pid);
     all
 }
 
-/// Reads the table of one process, if it has one and this user may read it.
-pub fn read_process(pid: u32) -> Option<ProcessCounters> {
-    for entry in fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten() {
+/// Reads the tables of one process, of each kind at most one, as far as this user may read them.
+pub fn read_process(pid: u32) -> Vec<ProcessCounters> {
+    let mut tables: Vec<ProcessCounters> = Vec::new();
+    for entry in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
         let Ok(target) = fs::read_link(entry.path()) else { continue };
-        if let Some(kind) = TableKind::ALL.into_iter().find(|kind| is_table(&target, *kind)) {
+        let Some(kind) = TableKind::ALL.into_iter().find(|kind| is_table(&target, *kind)) else { continue };
+        if tables.iter().all(|table| table.kind != kind) {
             // A memfd is read through pread(2), not mapped: its owner may be malicious, and no
             // file of its making can then fault this process.
-            return CounterReader::open(&entry.path())?.process(pid, kind);
+            tables.extend(CounterReader::open(&entry.path()).and_then(|reader| reader.process(pid, kind)));
         }
     }
-    None
+    tables
 }
 
 /// Tells whether a descriptor that leads to this path is a table.
@@ -172,7 +174,10 @@ mod tests {
         let other =
             table.row([(Label::Peer, "ü".repeat(200).as_str()), LABELS[0], LABELS[2], LABELS[3]]).unwrap();
 
-        let seen = read_process(std::process::id()).unwrap();
+        let own = || {
+            read_process(std::process::id()).into_iter().find(|table| table.kind == TableKind::Links).unwrap()
+        };
+        let seen = own();
         assert_eq!((seen.kind, seen.label.as_str(), seen.rows.len()), (TableKind::Links, "a@host", 2));
         let first = &seen.rows[0];
         assert_eq!((first.local.as_str(), first.peer.as_str()), ("a@host", "b@host"));
@@ -183,10 +188,17 @@ mod tests {
 
         row.set_label(Label::Transport, "tcp");
         drop(other);
-        let seen = read_process(std::process::id()).unwrap();
+        let seen = own();
         assert_eq!((seen.rows.len(), seen.rows[0].transport.as_str()), (1, "tcp"));
         assert!(seen.rows[0].generation > first.generation);
-        assert!(read_all().iter().any(|process| process.pid == std::process::id()));
+        // A process may have one of each kind.
+        let _store = CounterTable::create(TableKind::Stores, "s", &["gets"]).unwrap();
+        let kinds: Vec<_> =
+            read_all().iter().filter(|it| it.pid == std::process::id()).map(|it| it.kind).collect();
+        assert!(
+            kinds.len() == 2 && kinds.contains(&TableKind::Links) && kinds.contains(&TableKind::Stores),
+            "{kinds:?}"
+        );
 
         let before =
             table.row(LABELS).map(|row| (row.slice.word(0).load(Ordering::Relaxed), drop(row)).0).unwrap();
@@ -197,8 +209,8 @@ mod tests {
         let rows: Vec<CounterRow> = (0..ROWS_MAX + 3).map(|_| table.row(LABELS).unwrap()).collect();
         rows.last().unwrap().add(0, 1);
         assert_eq!(rows.last().unwrap().value(0), 1);
-        assert_eq!(read_process(std::process::id()).unwrap().rows.len(), ROWS_MAX);
+        assert_eq!(own().rows.len(), ROWS_MAX);
         drop(rows);
-        assert_eq!(read_process(std::process::id()).unwrap().rows.len(), 1);
+        assert_eq!(own().rows.len(), 1);
     }
 }

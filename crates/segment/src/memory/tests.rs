@@ -112,3 +112,23 @@ fn a_kept_file_becomes_the_same_segment_again() {
     let file = std::fs::File::open("/proc/self/exe").unwrap();
     assert!(matches!(Segment::adopt(file.into(), 8192, 0), Err(Error::Foreign(_))));
 }
+
+#[test]
+fn pages_are_joined_whether_they_were_touched_or_not_and_keep_their_bytes() {
+    let page = JOINED_PAGE_BYTES;
+    let file = Segment::empty_file("caravan-test").unwrap();
+    let reader = file.try_clone().unwrap();
+    let owner = Arc::new(Segment::adopt(file, 4 * page, 0).unwrap());
+    owner.grow(page / 2).unwrap();
+    owner.slice(0, page / 2).unwrap().word(8).store(7, Ordering::Relaxed);
+    let view = crate::SegmentView::attach(reader, 4 * page).unwrap();
+    assert_eq!(view.load(8), 7);
+    owner.grow(3 * page + page / 2).unwrap();
+    owner.slice(0, 3 * page).unwrap().word(2 * page as usize).store(8, Ordering::Relaxed);
+    assert_eq!([8, 2 * page as usize, 3 * page as usize].map(|at| view.load(at)), [7, 8, 0]);
+    for address in [owner.slice(0, 8).unwrap().address(0, 8).addr(), view.address().addr()] {
+        assert_eq!(address % page as usize, 0, "no joined page can be mapped");
+    }
+    let blocks = rustix::fs::fstat(&owner.file).unwrap().st_blocks as u64;
+    assert_eq!(512 * blocks, 3 * page + page / 2, "what is not committed is not backed");
+}
