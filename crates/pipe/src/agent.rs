@@ -56,7 +56,7 @@ pub fn serve(
     let shared = Arc::new(AgentShared {
         outbox: outbox.clone(),
         hops: Hops::new(outbox.clone()),
-        running: RunningStages::new(outbox, caller)?,
+        running: RunningStages::new(outbox, caller),
         heard: Mutex::new(LastHeard { at: Instant::now(), is_paused: false }),
         silence_ns: AtomicU64::new(nanos(FIRST_WORD_LIMIT)),
         end: Mutex::new(None),
@@ -68,7 +68,13 @@ pub fn serve(
     let end = shared.watch(terminated);
     // A loop reads the flag again and again; it guards no other memory.
     shared.has_ended.store(true, Ordering::Relaxed);
-    end_within(if matches!(end, AgentEnd::Done) { EXIT_LIMIT } else { ABORT_LIMIT });
+    match end {
+        AgentEnd::Done => end_within(EXIT_LIMIT, || ()),
+        // A command whose input ends with this process must not run to see it.
+        _ => end_within(ABORT_LIMIT, || {
+            _ = processes::end(|| processes::descendants(getpid()), Duration::ZERO, || ())
+        }),
+    }
     let (why, was_killed) = match end {
         AgentEnd::Done => return Ok(()),
         AgentEnd::Aborted(why) => (why, false),
@@ -224,10 +230,16 @@ impl AgentShared {
     }
 }
 
-/// Kills this process, and whatever hangs in it, if it has not ended by itself after `limit`.
-fn end_within(limit: Duration) {
+/// Kills this process, and whatever hangs in it, if it has not ended by itself after `limit`. `first` has half as long again.
+fn end_within(limit: Duration, first: impl FnOnce() + Send + 'static) {
     let kill = move || {
         std::thread::sleep(limit);
+        let (done, is_done) = std::sync::mpsc::channel();
+        let begun = std::thread::Builder::new().spawn(move || {
+            first();
+            done.send(())
+        });
+        let _ = begun.map(|_| is_done.recv_timeout(limit / 2));
         let _ = kill_process(getpid(), Signal::KILL);
     };
     // If no thread can be created, only this protection is lost.

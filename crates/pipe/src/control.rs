@@ -379,6 +379,8 @@ pub struct MoverResult {
     /// For each outlet, whether it took the whole stream (`Ok(true)`), its reader closed (`Ok(false)`), or why it
     /// failed.
     pub outlets: Vec<Result<bool, String>>,
+    /// Whether it failed only because something else did, here or at the other end of a hop.
+    pub was_ended: bool,
 }
 
 impl MoverResult {
@@ -391,6 +393,7 @@ impl MoverResult {
             digest: None,
             inlet: Err(why.to_string()),
             outlets: Vec::new(),
+            was_ended: false,
         }
     }
 }

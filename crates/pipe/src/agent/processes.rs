@@ -1,9 +1,9 @@
 //! Processes and their descendants, through `/proc`, and the outer process of an agent.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -44,14 +44,31 @@ fn is_holder(pid: i32) -> bool {
     arguments == (HOLDER.join("\0") + "\0").as_bytes()
 }
 
-/// Starts a holder: a process that keeps a pipe open as long as anybody reads it, because a process that cannot be
-/// ended must not take a cut for the end of its input. The holder outlives the agent.
-pub fn hold(pipe: OwnedFd) -> io::Result<()> {
+/// Starts a holder: a process that keeps a pipe open as long as anybody reads it, because whoever reads it must not take the
+/// death of this process for the end of its input. The holder outlives the agent.
+pub fn hold(pipe: OwnedFd) -> io::Result<Child> {
     let _listing = lock(&LISTING);
     let [name, arguments @ ..] = HOLDER;
     let mut holder = Command::new("/proc/self/exe");
     holder.arg0(name).args(arguments).current_dir("/").process_group(0);
-    holder.stdin(pipe).stdout(Stdio::null()).stderr(Stdio::null()).spawn().map(drop)
+    holder.stdin(pipe).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
+}
+
+/// A pipe with a holder. Dropped, the holder has ended.
+pub struct HeldPipe(Child);
+
+impl HeldPipe {
+    /// Starts a holder of a pipe's writing end.
+    pub fn new(pipe: impl AsFd) -> io::Result<Self> {
+        hold(pipe.as_fd().try_clone_to_owned()?).map(Self)
+    }
+}
+
+impl Drop for HeldPipe {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// Runs the holder: waits until nobody reads the pipe that is its standard input any more.

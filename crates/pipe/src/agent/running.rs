@@ -15,6 +15,7 @@ use rustix::process::{Pid, getpid};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::hops::{Hops, pipe};
+use super::processes::HeldPipe;
 use super::{ReportOutbox, commands, processes};
 use crate::cancel::Cancel;
 use crate::control::{
@@ -36,7 +37,6 @@ pub struct RunningStages(Arc<RunningShared>);
 
 struct RunningShared {
     outbox: ReportOutbox,
-    cancel: Cancel,
     lines: Arc<Credit>,
     state: Mutex<RunningState>,
 }
@@ -51,8 +51,12 @@ struct RunningState {
     files: HashMap<u32, (File, OpenMode)>,
     /// The processes of stages that are commands.
     processes: HashMap<u32, Pid>,
-    /// The stage that reads each pipe.
+    /// The stage that reads each pipe, and the pipe that each stage writes.
     readers: HashMap<u32, u32>,
+    outputs: HashMap<u32, u32>,
+    /// What ends each mover, with the pipe that it reads, if it reads one.
+    cancels: Vec<(Option<u32>, Cancel)>,
+    is_aborted: bool,
     /// The pipe that each stage reads, opened for neither reading nor writing (`O_PATH`): this keeps no end of the
     /// pipe open.
     inputs: HashMap<u32, OwnedFd>,
@@ -65,10 +69,10 @@ struct RunningState {
 }
 
 impl RunningStages {
-    pub fn new(outbox: ReportOutbox, caller: Option<(OwnedFd, OwnedFd)>) -> Result<Self, Error> {
+    pub fn new(outbox: ReportOutbox, caller: Option<(OwnedFd, OwnedFd)>) -> Self {
         let state = Mutex::new(RunningState { caller, ..RunningState::default() });
         let lines = Arc::new(Credit::new(LINES_CREDIT_BYTES));
-        Ok(Self(Arc::new(RunningShared { outbox, cancel: Cancel::new()?, lines, state })))
+        Self(Arc::new(RunningShared { outbox, lines, state }))
     }
 
     /// Opens files in a thread: opening a FIFO may take long.
@@ -113,8 +117,12 @@ impl RunningStages {
         let mut shared_output = None;
         for mover in movers {
             let number = mover.mover;
-            match self.ends_of(&mover, &mut pipes, &mut shared_output) {
-                Ok((inlet, outlets)) => self.mover(mover, inlet, outlets),
+            let begun = self.ends_of(&mover, &mut pipes, &mut shared_output).and_then(|(inlet, outlets)| {
+                let held = self.held(&mover, &outlets);
+                self.mover(mover, inlet, outlets, held)
+            });
+            match begun {
+                Ok(()) => {}
                 Err(error) => self
                     .0
                     .outbox
@@ -133,14 +141,17 @@ impl RunningStages {
     /// Kills a stage, in a thread.
     pub fn kill(&self, stage: u32) {
         let this = self.clone();
-        std::thread::spawn(move || this.kill_now(stage));
+        std::thread::spawn(move || this.kill_all(&[stage]));
     }
 
     /// Ends everything, and returns once no descendant of this process runs, except for those that cannot be ended.
     pub fn abort(&self, grace: Duration) {
         // From here on, a killed stage is not at fault and is not reported.
         self.0.outbox.mute();
-        self.0.cancel.fire();
+        self.state(|state| {
+            state.is_aborted = true;
+            state.cancels.iter().for_each(|(_, cancel)| cancel.fire());
+        });
         self.0.lines.close();
         let all = || {
             // If other users' processes are hidden, the stages' own processes are known all the same.
@@ -165,7 +176,7 @@ impl RunningStages {
         for pipe in HashMap::into_values(inputs) {
             let writing = File::options().write(true).open(descriptor_path(&pipe));
             // If no holder can be started, nothing else helps.
-            let _ = writing.and_then(|pipe| processes::hold(pipe.into()));
+            let _ = writing.and_then(|pipe| processes::hold(pipe.into()).map(drop));
         }
     }
 
@@ -230,7 +241,10 @@ impl RunningStages {
         let output = match command.output {
             CommandEnd::Null => Stdio::null(),
             CommandEnd::Caller => self.caller(|caller| &caller.1).map_err(say)?.into(),
-            CommandEnd::Pipe(pipe) => pipes.writing(pipe).map_err(say)?.into(),
+            CommandEnd::Pipe(pipe) => {
+                self.state(|state| state.outputs.insert(command.stage, pipe));
+                pipes.writing(pipe).map_err(say)?.into()
+            }
         };
         let child = commands::spawn(&command.kind, input, output)?;
         self.state(|state| state.processes.insert(command.stage, Pid::from_child(&child)));
@@ -245,25 +259,77 @@ impl RunningStages {
         Ok(())
     }
 
-    fn mover(&self, mover: Mover, inlet: MoverInlet, outlets: Vec<MoverOutlet>) {
-        let gauge = Arc::new(Gauge::default());
-        self.state(|state| state.gauges.push((mover.mover, Arc::clone(&gauge))));
+    /// Has the inputs of commands held: if this process is killed, they see no end of their stream before they are killed, too.
+    fn held(&self, mover: &Mover, outlets: &[MoverOutlet]) -> Vec<HeldPipe> {
+        let of_command = mover.to.iter().zip(outlets).filter_map(|(target, outlet)| match (target, outlet) {
+            (OutletSpec::Pipe(pipe), MoverOutlet::Descriptor(fd)) => {
+                self.state(|state| state.readers.contains_key(pipe)).then_some(fd)
+            }
+            _ => None,
+        });
+        // Without a holder, only this protection is lost.
+        of_command.filter_map(|fd| HeldPipe::new(fd).ok()).collect()
+    }
+
+    fn mover(
+        &self,
+        mover: Mover,
+        inlet: MoverInlet,
+        outlets: Vec<MoverOutlet>,
+        held: Vec<HeldPipe>,
+    ) -> Result<(), Error> {
+        let (gauge, cancel) = (Arc::new(Gauge::default()), Cancel::new()?);
+        self.state(|state| {
+            state.gauges.push((mover.mover, Arc::clone(&gauge)));
+            let pipe = if let InletSpec::Pipe(pipe) = mover.from { Some(pipe) } else { None };
+            state.cancels.push((pipe, cancel.clone()));
+            if state.is_aborted {
+                cancel.fire();
+            }
+        });
         let this = self.clone();
         std::thread::spawn(move || {
             let begin = Instant::now();
-            let outcome = mover::run(inlet, outlets, &mover.options, &gauge, &this.0.cancel);
+            let outcome = mover::run(inlet, outlets, &mover.options, &gauge, &cancel);
+            let failed_pipes = outcome.inlet.is_err().then_some(held);
             this.moved(&mover, outcome, &gauge, begin.elapsed());
+            drop(failed_pipes);
         });
+        Ok(())
     }
 
-    fn kill_now(&self, stage: u32) {
-        if let Some(root) = self.state(|state| state.processes.get(&stage).copied()) {
-            let all = || -> Vec<Pid> {
-                // The entry goes once the process was waited for, so its number is not reused until then.
-                let root_left = self.state(|state| state.processes.get(&stage).copied());
-                root_left.into_iter().chain(processes::descendants(root)).collect()
-            };
-            let spared = processes::end(all, TERM_GRACE, || self.hold(|input| input == stage));
+    /// Kills a stage whose input was cut off, with all that follows it on this host: what comes after it must not take its end
+    /// for that of the stream. A mover that reads its output tells the next host that the stream has failed.
+    fn cut(&self, stage: u32) {
+        let stages = self.state(|state| {
+            let mut stages = vec![stage];
+            let mut output = state.outputs.get(&stage);
+            while let Some(next) = output.and_then(|pipe| state.readers.get(pipe)) {
+                stages.push(*next);
+                output = state.outputs.get(next);
+            }
+            let movers = state.cancels.iter().filter(|(pipe, _)| pipe.is_some() && pipe.as_ref() == output);
+            movers.for_each(|(_, cancel)| cancel.fire());
+            stages
+        });
+        self.kill_all(&stages);
+    }
+
+    fn kill_all(&self, stages: &[u32]) {
+        // An entry goes once the process was waited for, so its number is not reused until then.
+        let processes = || {
+            self.state(|state| {
+                stages.iter().filter_map(|stage| state.processes.get(stage).copied()).collect()
+            })
+        };
+        let roots: Vec<Pid> = processes();
+        let all = || -> Vec<Pid> {
+            let left: Vec<Pid> = processes();
+            let below = roots.iter().flat_map(|root| processes::descendants(*root));
+            left.iter().copied().chain(below.filter(|process| !left.contains(process))).collect()
+        };
+        if !roots.is_empty() {
+            let spared = processes::end(all, TERM_GRACE, || self.hold(|input| stages.contains(&input)));
             self.tell_spared(spared);
         }
     }
@@ -417,6 +483,7 @@ impl RunningStages {
             digest: outcome.digest.clone(),
             inlet: told(&outcome.inlet, InletEnd::Complete),
             outlets: outcome.outlets.iter().map(|outlet| told(outlet, OutletEnd::Complete)).collect(),
+            was_ended: false,
         };
         let inlet_failed = result.inlet.is_err();
         tell_causes(&outcome, &mut result);
@@ -437,7 +504,7 @@ impl RunningStages {
                 }
                 _ => None,
             };
-            reader.into_iter().for_each(|stage| self.kill_now(stage));
+            reader.into_iter().for_each(|stage| self.cut(stage));
         }
         drop(outcome.unfinished);
     }
@@ -450,10 +517,19 @@ fn told<E: PartialEq>(end: &Result<E, Error>, complete: E) -> Result<bool, Strin
 
 /// Reports causes only: an end that was interrupted because another end failed is not a failure.
 fn tell_causes(outcome: &MoverOutcome, result: &mut MoverResult) {
-    let is_cause = |error: Option<&Error>| error.is_some_and(|error| !matches!(error, Error::Cancelled));
+    // The other end of a hop passes on that it was interrupted, too.
+    let interrupted = Error::Cancelled.to_string();
+    let is_cause = |error: Option<&Error>| {
+        error.is_some_and(|error| match error {
+            Error::Cancelled => false,
+            Error::Told(why) => *why != interrupted,
+            _ => true,
+        })
+    };
     let causes = outcome.outlets.iter().map(|outlet| outlet.as_ref().err());
     let is_known = is_cause(outcome.inlet.as_ref().err()) || causes.into_iter().any(is_cause);
     if !is_known {
+        result.was_ended = result.inlet.is_err() || result.outlets.iter().any(Result::is_err);
         return;
     }
     if matches!(outcome.inlet, Err(Error::Cancelled)) {

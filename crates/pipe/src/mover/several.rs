@@ -114,7 +114,8 @@ impl MoverWork<'_> {
             // If neither end ever waits, nothing else checks.
             waits.check()?;
             match source.fill(&mut block, most)? {
-                Filled::End => break,
+                // An abort kills the writer after it has cancelled: that end is none of the stream.
+                Filled::End => break waits.check()?,
                 Filled::Nothing => {
                     source.wait(None, &inlet_waits)?;
                     continue;

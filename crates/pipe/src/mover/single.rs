@@ -102,7 +102,8 @@ fn move_all(
             None => (source.fill(&mut block, most).map_err(EndedBy::Inlet)?, None),
         };
         match got {
-            Filled::End => return Ok(()),
+            // An abort kills the writer after it has cancelled: that end is none of the stream.
+            Filled::End => return waits.check().map_err(EndedBy::Inlet),
             Filled::Nothing => {
                 let other = sink.watch().map_err(EndedBy::Outlet)?;
                 source.wait(other, &inlet_waits).map_err(EndedBy::Inlet)?;

@@ -65,13 +65,16 @@ impl Conductor<'_> {
         let Some(known) = self.movers.get_mut(&mover).filter(|known| known.result.is_none()) else { return };
         let number = known.agent;
         let continues = self.request.options.on_dead == DeadOutlet::Continue;
+        let was_ended = result.was_ended;
         let some_left = result.outlets.iter().any(Result::is_ok) && result.inlet.is_ok();
         known.end(result);
         let comes_from = |leg: &plan::StreamLeg| leg.receiver == Some(mover) && self.is_expendable(leg.from);
         let is_branch =
             self.is_expendable(number) || self.plan.legs.iter().any(comes_from) || (continues && some_left);
         for error in errors {
-            self.fail_or_warn(PipelineTrouble::Data(error), is_branch);
+            let trouble =
+                if was_ended { PipelineTrouble::Ended(error) } else { PipelineTrouble::Data(error) };
+            self.fail_or_warn(trouble, is_branch);
         }
     }
 
@@ -182,6 +185,8 @@ pub enum PipelineTrouble {
     Member,
     /// Data did not arrive.
     Data(String),
+    /// The same, because of something else.
+    Ended(String),
 }
 
 impl PipelineTrouble {
@@ -193,6 +198,7 @@ impl PipelineTrouble {
             Self::Stage { .. } | Self::Member => 2,
             Self::Lost(_) => 3,
             Self::Data(_) => 4,
+            Self::Ended(_) => 5,
         }
     }
 }
@@ -214,9 +220,10 @@ pub fn conclude(
     for trouble in sorted.iter().filter(|trouble| Some(trouble.rank()) == first) {
         let text = match trouble {
             PipelineTrouble::Interrupted => "interrupted".to_owned(),
-            PipelineTrouble::SetUp(why) | PipelineTrouble::Lost(why) | PipelineTrouble::Data(why) => {
-                why.clone()
-            }
+            PipelineTrouble::SetUp(why)
+            | PipelineTrouble::Lost(why)
+            | PipelineTrouble::Data(why)
+            | PipelineTrouble::Ended(why) => why.clone(),
             PipelineTrouble::Stage { job, why } => format!("{}: {why}", stage_name(plan, *job)),
             // Its status is reported with the others.
             PipelineTrouble::Member => continue,
