@@ -8,18 +8,20 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use caravan_fabric::Region;
-use caravan_segment::{HostMemory, Segment};
+use caravan_segment::{HostMemory, JOINED_PAGE_BYTES, Segment};
 
+use crate::copies::CopyStream;
 use crate::entry::{ClassCounts, MemoryCounts, ObjectAddress};
 use crate::error::StoreError;
+use crate::host_room::HostRoom;
 use crate::layout::{BLOCK_BYTES, BlockClass, BlockWord, CLASS_BYTES, CLASSES, SHARD_BYTES};
 use crate::layout::{HEADER_BYTES, ObjectShape, class_for, version, word};
-use crate::limits::HOST_MEMORY_LEFT;
-use crate::protocol::{UnitWords, lock, unlock};
+use crate::protocol::UnitWords;
+use crate::structure::StructureChange;
 use crate::view::StoreView;
 
 /// The memory of a store and what is in use of it.
@@ -27,6 +29,7 @@ use crate::view::StoreView;
 pub(crate) struct Blocks {
     segment: Arc<Segment>,
     memory_bytes: u64,
+    copies: Arc<CopyStream>,
     state: Mutex<BlocksState>,
 }
 
@@ -38,6 +41,9 @@ struct BlocksState {
     free_shards: Vec<u64>,
     /// The bytes of private memory that the fields above take, and what else the store takes privately.
     private_bytes: u64,
+    /// The bytes of the largest ring of a copy, which has as much memory as this store.
+    ring_bytes: u64,
+    host_room: HostRoom,
 }
 
 #[derive(Debug)]
@@ -119,14 +125,21 @@ impl MemoryBlock {
 
 impl Blocks {
     /// Returns the allocator of a memory, which knows of no block yet.
-    pub(crate) fn new(segment: Arc<Segment>, memory_bytes: u64, private_bytes: u64) -> Self {
+    pub(crate) fn new(
+        segment: Arc<Segment>,
+        memory_bytes: u64,
+        private_bytes: u64,
+        copies: Arc<CopyStream>,
+    ) -> Self {
         let state = BlocksState {
             blocks: Vec::new(),
             partial: vec![Vec::new(); CLASSES],
             free_shards: Vec::new(),
             private_bytes,
+            ring_bytes: 0,
+            host_room: HostRoom::default(),
         };
-        Self { segment, memory_bytes, state: Mutex::new(state) }
+        Self { segment, memory_bytes, copies, state: Mutex::new(state) }
     }
 
     /// Returns a descriptor of the memory without the right to write.
@@ -135,7 +148,7 @@ impl Blocks {
     }
 
     /// Returns the memory from `from` on that the store has by now.
-    pub(crate) fn part_from(&self, from: u64) -> Result<Option<Region>, StoreError> {
+    pub(crate) fn extent_from(&self, from: u64) -> Result<Option<Region>, StoreError> {
         let bytes = self.segment.committed_bytes().saturating_sub(from);
         if bytes == 0 {
             return Ok(None);
@@ -149,7 +162,8 @@ impl Blocks {
 
     /// Returns the bytes in use: blocks, the words before them, and private memory.
     pub(crate) fn used_bytes(&self) -> u64 {
-        self.segment.committed_bytes() + self.state().private_bytes
+        let state = self.state();
+        self.segment.committed_bytes() + state.private_bytes + state.ring_bytes
     }
 
     pub(crate) fn memory_bytes(&self) -> u64 {
@@ -177,7 +191,7 @@ impl Blocks {
         if let Some(block) = self.new_block(&mut state, view, BlockClass::Objects(class))? {
             state.offer(block);
         } else if state.empty_block(view, class).is_some() {
-            // `change_empty_block` gives it this class.
+            // `StoreCore::make_room` gives it this class.
             return Err(self.full_with(&state, bytes as u64));
         }
         // Where there is no block left, an object may lie in a larger class's.
@@ -220,25 +234,32 @@ impl Blocks {
     }
 
     fn full_with(&self, state: &BlocksState, needed_bytes: u64) -> StoreError {
-        let used_bytes = self.segment.committed_bytes() + state.private_bytes;
+        let used_bytes = self.segment.committed_bytes() + state.private_bytes + state.ring_bytes;
         StoreError::Full { needed_bytes, used_bytes, memory_bytes: self.memory_bytes }
     }
 
-    /// Tells whether [`change_empty_block`](Self::change_empty_block) would find a block.
+    /// Tells whether [`begin_change`](Self::begin_change) would find a block.
     pub(crate) fn has_empty_block(&self, view: &StoreView, bytes: usize) -> bool {
         class_for(bytes).is_some_and(|class| self.state().empty_block(view, class).is_some())
     }
 
-    /// Gives an empty block of another class to the class of objects with `bytes` bytes, header included, and
-    /// returns whether there was one. The caller excludes all commits: one of them could be about to lock an
-    /// object that was in the block.
-    pub(crate) fn change_empty_block(&self, view: &StoreView, bytes: usize) -> bool {
+    /// Takes an empty block of another class for the class of objects with `bytes` bytes, header included, if there is
+    /// one, and returns it with the change to make. The caller then calls [`end_change`](Self::end_change), and excludes all
+    /// commits meanwhile: one of them could be about to lock an object that was in the block.
+    pub(crate) fn begin_change(&self, view: &StoreView, bytes: usize) -> Option<(u64, StructureChange)> {
         let mut state = self.state();
-        let Some(class) = class_for(bytes) else { return false };
-        let Some(block) = state.empty_block(view, class) else { return false };
-        state.change_class(view, block, class);
-        state.offer(block);
-        true
+        let class = class_for(bytes)?;
+        let block = state.empty_block(view, class)?;
+        Some((block.into(), state.begin_change(view, block, class)))
+    }
+
+    /// Gives out the places of a block whose class has changed.
+    pub(crate) fn end_change(&self, block: u64) {
+        let mut state = self.state();
+        if let Some(found) = state.blocks.get_mut(block as usize) {
+            *found = MemoryBlock::new(found.class);
+            state.offer(block as u32);
+        }
     }
 
     /// Tells whether an object of the class for `bytes` bytes, header included, is in use.
@@ -301,25 +322,47 @@ impl Blocks {
         let end = view.layout.block_place(index + 1);
         let block = MemoryBlock::new(class);
         let private_bytes = state.private_bytes + block.private_bytes();
-        if index == view.layout.blocks_max || end + private_bytes > self.memory_bytes {
+        let beside = private_bytes + state.ring_bytes;
+        let backed = end.max(self.segment.committed_bytes());
+        if index == view.layout.blocks_max || backed + beside > self.memory_bytes {
             return Ok(None);
         }
         // Who has no memory evicts, or refuses, as at the store's own limit; the kernel would end the process.
-        let left = HostMemory::read().map_or(u64::MAX, |host| host.available_bytes);
-        if left < BLOCK_BYTES + HOST_MEMORY_LEFT {
+        let left = || HostMemory::read().map(|host| host.available_bytes);
+        if !state.host_room.take(BLOCK_BYTES, Instant::now(), left) {
             return Ok(None);
         }
-        match self.segment.grow(end) {
+        // Whole joined pages at once: the kernel has to copy nothing then.
+        let whole = end.next_multiple_of(JOINED_PAGE_BYTES).min(view.layout.region_bytes());
+        let grown = if whole + beside <= self.memory_bytes { whole } else { end };
+        match self.segment.grow(grown) {
             Err(caravan_segment::Error::OutOfMemory { .. }) => return Ok(None),
             grown => grown?,
         }
         view.words.set_committed(end);
+        // The class first: every block has one as soon as it exists.
+        let (class_place, word) =
+            (view.layout.class_place(index), BlockWord { changes: 1, class: Some(class) });
+        if self.copies.is_active() {
+            self.copies.send_block(end, class_place, word.to_word());
+        }
+        store_word(view, class_place, word.to_word());
         store_word(view, word::COMMITTED, end);
-        let word = BlockWord { changes: 1, class: Some(class) };
-        store_word(view, view.layout.class_place(index), word.to_word());
         state.private_bytes = private_bytes;
         state.blocks.push(block);
         Ok(Some(index as u32))
+    }
+
+    /// Runs `body` while no block comes, as all copies have rings of at most so many bytes.
+    pub(crate) fn while_no_block_comes<T>(
+        &self,
+        ring_bytes: u64,
+        body: impl FnOnce() -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let mut state = self.state();
+        let result = body()?;
+        state.ring_bytes = state.ring_bytes.max(ring_bytes);
+        Ok(result)
     }
 
     /// Adds the next block of a memory that is taken over.
@@ -359,13 +402,6 @@ impl Blocks {
             state.offer(index);
         }
         Ok(())
-    }
-
-    /// Gives objects to a block without a class: its owner died before it had one. `time` is above all times
-    /// in the memory.
-    pub(crate) fn restore_class(&self, view: &StoreView, block: u64, time: u64) {
-        let changes = BlockWord::from_word(view.load(view.layout.class_place(block))).changes;
-        format_block(view, block, changes, 0, version::new(time, false));
     }
 
     /// Returns the first of some places at which no object that is in use begins.
@@ -504,45 +540,25 @@ impl BlocksState {
         }
     }
 
-    /// Makes an empty block one of another class. All places of the new class begin with the header of a free
-    /// object, whose version is not below any that was there.
-    fn change_class(&mut self, view: &StoreView, index: u32, new: u8) {
+    /// Takes an empty block for another class. Nothing is reserved in it for now, as if it were not restored yet.
+    fn begin_change(&mut self, view: &StoreView, index: u32, class: u8) -> StructureChange {
         let block = &mut self.blocks[index as usize];
-        let BlockClass::Objects(old) = block.class else { return };
-        let class_place = view.layout.class_place(index.into());
-        let word = BlockWord::from_word(view.load(class_place));
-        let place = view.layout.block_place(index.into());
-        let newest = slot_offsets(old).map(|offset| view.load(place + offset)).max().unwrap_or(0);
-        format_block(view, index.into(), word.changes, new, version::new(version::time(newest), false));
+        let (old, was_partial) = (block.class, block.is_partial);
+        let changes = BlockWord::from_word(view.load(view.layout.class_place(index.into()))).changes + 1;
+        let mut newest = 0;
+        if let BlockClass::Objects(old) = old {
+            let place = view.layout.block_place(index.into());
+            newest = slot_offsets(old).map(|offset| view.load(place + offset)).max().unwrap_or(0);
+            if was_partial {
+                self.partial[usize::from(old)].retain(|other| *other != index);
+            }
+        }
         self.private_bytes -= block.private_bytes();
-        let was_partial = block.is_partial;
-        *block = MemoryBlock::new(BlockClass::Objects(new));
+        *block = MemoryBlock::unrestored(BlockClass::Objects(class));
         self.private_bytes += block.private_bytes();
-        if was_partial {
-            self.partial[usize::from(old)].retain(|other| *other != index);
-        }
+        let version = version::new(version::time(newest), false);
+        StructureChange::FormatBlock { block: index.into(), class, changes, version }
     }
-}
-
-/// Gives a block in which nothing is in use to the class `new`, whose places then are free, with `version`.
-fn format_block(view: &StoreView, block: u64, changes: u64, new: u8, version: u64) {
-    let class_place = view.layout.class_place(block);
-    // Readers by an old address see the block without a class until its headers are there.
-    store_word(view, class_place, BlockWord { changes: changes + 1, class: None }.to_word());
-    // Pairs with the acquire fence in `protocol::read`: who sees a word stored below sees the changed class,
-    // too.
-    std::sync::atomic::fence(Ordering::Release);
-    // An address of before most likely has another incarnation than a number that is new for each change.
-    let shape = ObjectShape { incarnation: (changes as u16).wrapping_mul(0x9e37), ..ObjectShape::default() };
-    for offset in slot_offsets(new) {
-        if let Some(unit) = view.unit(view.layout.block_place(block) + offset, 2) {
-            unit.store(0, version);
-            unit.store(1, shape.to_word());
-        }
-    }
-    // Pairs with the acquire fence in `protocol::read`, after the class was loaded.
-    let word = BlockWord { changes: changes + 1, class: Some(BlockClass::Objects(new)) };
-    store_word(view, class_place, word.to_word());
 }
 
 /// Returns where in a block of a class its objects begin.
@@ -561,13 +577,4 @@ pub(crate) fn store_word(view: &StoreView, place: u64, value: u64) {
     if let Some(word) = view.unit(place, 1) {
         word.publish(value);
     }
-}
-
-/// Writes a free unit of any kind: locked, then `body`, then with `version`. The caller is the only writer.
-pub(crate) fn rewrite<R>(unit: &[std::sync::atomic::AtomicU64], version: u64, body: impl FnOnce() -> R) -> R {
-    let is_mine = lock(unit, unit.load(0));
-    debug_assert!(is_mine);
-    let result = body();
-    unlock(unit, version);
-    result
 }

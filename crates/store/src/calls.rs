@@ -19,10 +19,13 @@ use caravan_fabric::byte_reader::ByteReader;
 
 use crate::limits;
 
-pub(crate) use reply::{FoundKey, FoundObject, ShardHint, decode_counts, decode_error, decode_scan};
+pub(crate) use reply::{
+    FoundKey, FoundObject, ShardHint, decode_counts, decode_error, decode_found_keys, decode_scan,
+    decode_watch,
+};
 pub(crate) use request::{
-    NUMBER_BYTES, RequestKind, append_address, append_alloc, append_commit, append_put, append_reads,
-    decode_address,
+    CommitRequest, NUMBER_BYTES, RequestKind, append_address, append_alloc, append_commit, append_put,
+    append_reads, decode_address, decode_commit,
 };
 pub use service::{CALL_NAMES, CallCounts, CallService, RegionLender};
 pub use sessions::ClientSessions;

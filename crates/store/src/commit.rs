@@ -9,29 +9,38 @@
 //! | validate | all that was read has the version of then, and no lock of others | unlock, conflict | as before |
 //! | prepare | the bytes of new objects, which nothing leads to | | as before |
 //! | record | what is to be stored, complete in the log ([`crate::log`]) | unlock; full | as before |
+//! | copies | the record arrives at all [copies](crate::copies) | not answered | is done again |
 //! | apply | bytes, checksums and slots, then the new versions | cannot fail | is done again |
 //! | release | the record is done with | | |
 //!
 //! No step waits for a lock, so there is no deadlock: a transaction that meets one gives up and is tried
-//! again. Before the record, nothing is stored but locks, the bytes of objects that are free, and empty buckets
-//! at the ends of chains; each of these is harmless at any time.
+//! again. Before the record, nothing is stored but locks and the bytes of objects that are free; both are harmless at
+//! any time.
+
+mod parked;
+mod slots;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
+use crate::blocks::store_word;
 use crate::entry::ObjectAddress;
 use crate::error::StoreError;
-use crate::faults::{PlantedFault, is_planted};
+use crate::faults::{self, FaultMoment, PlantedFault, is_planted};
 use crate::gate::CommitLane;
 use crate::image::ObjectImage;
 use crate::layout::{BUCKET_BYTES, HEADER_WORDS, ObjectShape, version};
-use crate::limits::{CHAIN_BUCKETS_MAX, IN_PLACE_BYTES_MAX, READ_ATTEMPTS};
+use crate::ledger::LedgerChange;
+use crate::limits::{IN_PLACE_BYTES_MAX, READ_ATTEMPTS};
 use crate::log;
 use crate::owner::{StoreCore, count};
 use crate::protocol::{self, UnitWords};
 use crate::session::SessionReply;
-use crate::table::{BucketWord, CHAIN_SLOTS, LocatedKey, SLOTS_FROM, TableSlot};
+use crate::table::{LocatedKey, TableSlot};
+
 use crate::writes::KeyWrites;
+
+pub(crate) use parked::ParkedCommit;
 
 /// What a transaction has read: the unit at `place` had this version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +78,8 @@ pub(crate) struct WriteSet {
     pub(crate) objects: BTreeMap<ObjectAddress, ObjectWrite>,
     /// The reply of the request that the transaction does.
     pub(crate) reply: Option<SessionReply>,
+    /// What becomes of the ledger.
+    pub(crate) entry: Option<LedgerChange>,
 }
 
 impl WriteSet {
@@ -78,6 +89,7 @@ impl WriteSet {
 }
 
 /// What happens to a unit at the end.
+#[derive(Debug)]
 enum UnitChange {
     /// An object gets these bytes.
     Store { image: ObjectImage, incarnation: u16 },
@@ -87,9 +99,11 @@ enum UnitChange {
     Slots,
     /// A session gets a reply.
     Reply(SessionReply),
+    /// The unit was only read, and stays as it is.
+    Nothing,
 }
 
-/// A slot that changes at the end.
+/// A slot that changes at the end, or the word of a bucket that says where its chain is.
 struct SlotChange<'c> {
     /// The index in `held` of the bucket that it lies in, or whose chain.
     bucket: usize,
@@ -109,6 +123,9 @@ struct HeldUnit<'c> {
 impl HeldUnit<'_> {
     /// Returns the version that the unit has after a commit at `time`.
     fn after(&self, time: u64) -> u64 {
+        if matches!(self.change, UnitChange::Nothing) {
+            return self.before;
+        }
         version::new(time, matches!(self.change, UnitChange::Store { .. } | UnitChange::Reply(_)))
     }
 
@@ -136,6 +153,12 @@ struct CommitSteps<'c> {
     come: Vec<(u64, u64)>,
     /// The homes of keys that go.
     gone: Vec<u64>,
+    /// The buckets of chains that come: the home of each, and its place. The newest of a home is its first one.
+    new_chains: Vec<(u64, u64)>,
+    /// What becomes of the ledger, under the lock of the object that it names.
+    entry: Option<LedgerChange>,
+    /// Locks are those of an owner that has ended, and become this commit's.
+    adopts: bool,
 }
 
 impl StoreCore {
@@ -147,35 +170,16 @@ impl StoreCore {
         reads: &[ReadRecord],
         writes: WriteSet,
     ) -> Result<Option<u64>, StoreError> {
-        let mut commit = CommitSteps {
-            core: self,
-            held: Vec::with_capacity(4),
-            index: BTreeMap::new(),
-            slots: Vec::new(),
-            slot_places: BTreeSet::new(),
-            reserved: Vec::new(),
-            come: Vec::new(),
-            gone: Vec::new(),
-        };
+        if self.copies.is_active() {
+            self.copies.check_primary()?;
+        }
+        let mut commit = CommitSteps::new(self);
         let changed: Vec<Vec<u8>> = if self.changed.is_saving() {
             writes.keys.iter().map(|write| write.key().to_vec()).collect()
         } else {
             Vec::new()
         };
-        let mut located = Vec::with_capacity(writes.keys.len());
-        for write in writes.keys {
-            let hash = self.view.hash(write.key());
-            located.push((hash, self.locate(hash, write.key())?, write.into_image()));
-        }
-        for (hash, at, image) in located {
-            commit.lock_key(hash, at, image)?;
-        }
-        for (address, write) in writes.objects {
-            commit.lock_object(reads, address, write)?;
-        }
-        if let Some(reply) = writes.reply {
-            commit.lock_session(reply)?;
-        }
+        commit.lock_writes(reads, writes)?;
         let time = self.next_time();
         commit.validate(reads)?;
         commit.prepare(time);
@@ -198,6 +202,46 @@ impl StoreCore {
 }
 
 impl<'c> CommitSteps<'c> {
+    fn new(core: &'c StoreCore) -> Self {
+        Self {
+            core,
+            held: Vec::with_capacity(4),
+            index: BTreeMap::new(),
+            slots: Vec::new(),
+            slot_places: BTreeSet::new(),
+            reserved: Vec::new(),
+            come: Vec::new(),
+            gone: Vec::new(),
+            new_chains: Vec::new(),
+            entry: None,
+            adopts: false,
+        }
+    }
+
+    /// Locks all that is written.
+    #[inline(always)]
+    fn lock_writes(&mut self, reads: &[ReadRecord], writes: WriteSet) -> Result<(), StoreError> {
+        let mut located = Vec::with_capacity(writes.keys.len());
+        for write in writes.keys {
+            let hash = self.core.view.hash(write.key());
+            located.push((hash, self.core.locate(hash, write.key())?, write.into_image()));
+        }
+        for (hash, at, image) in located {
+            self.lock_key(hash, at, image)?;
+        }
+        // Even an empty map takes instructions to walk through.
+        if !writes.objects.is_empty() {
+            for (address, write) in writes.objects {
+                self.lock_object(reads, address, write)?;
+            }
+        }
+        if let Some(reply) = writes.reply {
+            self.lock_session(reply)?;
+        }
+        self.entry = writes.entry;
+        Ok(())
+    }
+
     /// Locks the unit at `place`, at `version` if that is given, and returns its index in `held`.
     fn lock(
         &mut self,
@@ -211,6 +255,9 @@ impl<'c> CommitSteps<'c> {
             return if is_same { Ok(index) } else { Err(StoreError::Conflict) };
         }
         let unit = self.core.view.unit(place, words).ok_or(StoreError::Conflict)?;
+        if self.adopts {
+            self.core.remove_old_lock(place, unit);
+        }
         let before = version.unwrap_or_else(|| unit.load(0));
         if before & version::LOCKED != 0 || !protocol::lock(unit, before) {
             return Err(StoreError::Conflict);
@@ -327,52 +374,6 @@ impl<'c> CommitSteps<'c> {
         Ok(address)
     }
 
-    /// Returns the place of an empty slot for a key whose home is locked, with the index in `held` of the bucket
-    /// under whose lock it is: in the home bucket, the next one, or the chain.
-    fn empty_slot(&mut self, home: u64, bucket: usize) -> Result<(usize, u64), StoreError> {
-        let core = self.core;
-        let view = &core.view;
-        let both = view.unit(home, 2 * BUCKET_BYTES as usize / 8).ok_or(StoreError::Conflict)?;
-        let place = |cell: &AtomicU64| view.words.place_of(cell);
-        if let Some(cell) = both[SLOTS_FROM..8].iter().find(|cell| self.is_empty(cell)) {
-            return Ok((bucket, place(cell)));
-        }
-        if let Some(cell) = both[8 + SLOTS_FROM..].iter().find(|cell| self.is_empty(cell)) {
-            let next = self.lock_bucket(home + BUCKET_BYTES, None)?;
-            if self.is_empty(cell) {
-                return Ok((next, place(cell)));
-            }
-        }
-        let home_word = BucketWord::from_word(both.load(1));
-        let mut chain = home_word.chain;
-        for _ in 0..CHAIN_BUCKETS_MAX {
-            let place_of_slots = chain + 8 * HEADER_WORDS as u64;
-            let Some(unit) = (chain != 0).then(|| view.unit(place_of_slots, 1 + CHAIN_SLOTS)).flatten()
-            else {
-                break;
-            };
-            if let Some(cell) = unit[1..].iter().find(|cell| self.is_empty(cell)) {
-                return Ok((bucket, place(cell)));
-            }
-            chain = unit.load(0) << 3;
-        }
-        // An empty bucket of a chain changes nothing for anybody, so it may stay whatever becomes of this commit.
-        let chain = core.new_chain_bucket(home_word.chain)?;
-        both.store(1, BucketWord { chain, ..home_word }.to_word());
-        Ok((bucket, chain + 8 * (HEADER_WORDS as u64 + 1)))
-    }
-
-    /// Tells whether a slot is empty, and stays so.
-    fn is_empty(&self, cell: &AtomicU64) -> bool {
-        let is_taken = |place: u64| {
-            if self.slots.len() <= FEW {
-                return self.slots.iter().any(|slot| slot.place == place);
-            }
-            self.slot_places.contains(&place)
-        };
-        cell.load(Ordering::Relaxed) == 0 && !is_taken(self.core.view.words.place_of(cell))
-    }
-
     fn lock_object(
         &mut self,
         reads: &[ReadRecord],
@@ -434,8 +435,15 @@ impl<'c> CommitSteps<'c> {
         record.begin(time);
         let mut slots = self.slots.iter().peekable();
         for (index, held) in self.held.iter().enumerate() {
+            if matches!(held.change, UnitChange::Nothing) {
+                continue;
+            }
             record.unit(held.place, held.before, held.after(time));
+            if let Some(entry) = self.entry.filter(|entry| entry.object == held.place) {
+                record.words(entry.place(), &[entry.word]);
+            }
             match &held.change {
+                UnitChange::Nothing => {}
                 UnitChange::Store { .. } if held.is_new() => {}
                 UnitChange::Store { image, .. } => record.image(held.place, image),
                 UnitChange::Free { incarnation } => {
@@ -454,19 +462,43 @@ impl<'c> CommitSteps<'c> {
         }
         let mut pieces = Vec::new();
         let written = record.write(&self.core.view, &self.core.blocks, lane.number, &mut pieces);
-        record.shrink();
         // Given back with everything else if the memory does not suffice.
         if written.is_err() {
             self.reserved.append(&mut pieces);
         }
-        written.map(|()| pieces)
+        written?;
+        if self.core.copies.is_active() {
+            self.send(lane, &pieces)?;
+        }
+        lane.record.shrink();
+        Ok(pieces)
+    }
+
+    /// Sends the record that the lane has to the copies.
+    #[cold]
+    fn send(&mut self, lane: &mut CommitLane<'_>, pieces: &[u64]) -> Result<(), StoreError> {
+        let new = self.held.iter().filter_map(|held| match &held.change {
+            UnitChange::Store { image, .. } if held.is_new() => Some((held.place, image)),
+            _ => None,
+        });
+        let sent = self.core.send_record(&mut lane.record, pieces, new);
+        if sent.is_err() {
+            // A copy may have it, so it is not taken back: all stays as if this owner had ended now.
+            self.held.clear();
+            self.reserved.clear();
+        }
+        sent
     }
 
     /// Makes the changes visible, each object and each bucket by its version. A slot may lie in another bucket
     /// than its key's home, so all that is stored is there before the first version.
+    #[inline(always)]
     fn apply(mut self, lane: &CommitLane<'_>, time: u64, mut freed: Vec<u64>) -> Option<u64> {
         let core = self.core;
         self.slots.iter().for_each(|change| protocol::set(change.cell, change.slot));
+        if let Some(entry) = self.entry {
+            store_word(&core.view, entry.place(), entry.word);
+        }
         for held in &self.held {
             match &held.change {
                 // A new object is not marked: a key that is never used again goes before one that is.
@@ -483,8 +515,9 @@ impl<'c> CommitSteps<'c> {
                     let index = HEADER_WORDS + reply.index();
                     held.unit.store(index, reply.request);
                     held.unit.store(index + 1, reply.reply);
+                    faults::has_come(FaultMoment::Reply);
                 }
-                UnitChange::Slots => {}
+                UnitChange::Slots | UnitChange::Nothing => {}
             }
         }
         for held in self.held.drain(..) {

@@ -7,8 +7,11 @@ mod address;
 mod attach;
 mod blocking;
 mod board;
+mod cluster;
+mod dial;
 mod fixed;
 mod lookup;
+mod mapped;
 mod one_sided;
 mod pending;
 mod places;
@@ -19,22 +22,25 @@ mod waiting;
 use std::sync::Arc;
 use std::time::Instant;
 
-use caravan_fabric::contract::Provider;
-
 use self::board::{CallBoard, CallOutcome};
+use self::mapped::MappedReads;
 use self::waiting::SharedCalls;
-use crate::calls::{FoundKey, RequestKind, append_address, append_put, decode_counts, decode_scan};
-use crate::entry::{EntryHead, KeyVersion, ObjectAddress, ScanCursor, StoreCounts, StoreEntry};
+use crate::calls::{
+    FoundKey, RequestKind, append_address, append_put, decode_counts, decode_scan, decode_watch,
+};
+use crate::entry::{EntryHead, KeyVersion, KeyWatch, ObjectAddress, ScanCursor, StoreCounts, StoreEntry};
 use crate::error::StoreError;
 use crate::image::check_key;
 use crate::limits;
-use crate::reader::Reader;
 use crate::store::Store;
 
 pub use address::{ConnectOptions, socket_of_name};
 pub use attach::ATTACH_VERSION;
 pub(crate) use attach::StoreGreeting;
 pub use blocking::ConnectedTransaction;
+pub use cluster::{ClusterStore, ClusterTransaction};
+#[doc(hidden)]
+pub use dial::{ConnectLimit, ServerSocket};
 pub use pending::Pending;
 pub use transaction::AsyncTransaction;
 
@@ -65,7 +71,7 @@ impl StoreTransport {
 }
 
 /// A store that a server of this or another host has, with the methods of [`Store`] that read and write. What concerns
-/// the store as a whole (its clock, expiry, `clear`, `save`, `scrub`) is the server's. Threads share it by
+/// the store as a whole (its clock, expiry, `save`, `scrub`) is the server's. Threads share it by
 /// reference; each takes the others' answers off the link while it waits for its own. A child of fork(2) connects anew.
 ///
 /// If the connection breaks, what has no answer is repeated over a new one, for [`limits::RECONNECT_WAIT`]. A write is
@@ -78,8 +84,6 @@ impl StoreTransport {
 #[derive(Debug)]
 pub struct ConnectedStore {
     shared: Arc<SharedCalls>,
-    mapped: Option<Reader>,
-    transport: StoreTransport,
 }
 
 impl Store {
@@ -101,24 +105,27 @@ impl Store {
 
 impl ConnectedStore {
     fn connect(options: ConnectOptions) -> Result<Self, StoreError> {
-        let (shared, memory) = SharedCalls::connect(options)?;
-        let provider = shared.with_board(|board| board.link.as_ref().map(|link| link.provider()));
-        let transport = match provider {
-            Some(Provider::Shm) => StoreTransport::Mapped,
-            Some(Provider::Rdma) => StoreTransport::Rdma,
-            _ => StoreTransport::Tcp,
-        };
-        Ok(Self { shared: Arc::new(shared), mapped: memory.map(Reader::open).transpose()?, transport })
+        Ok(Self { shared: Arc::new(SharedCalls::connect(options)?) })
     }
 
-    /// Returns how this client reads.
+    fn mapped(&self) -> &MappedReads {
+        &self.shared.mapped
+    }
+
+    /// Returns how this client reads; of a part, by its last connection.
     pub fn transport(&self) -> StoreTransport {
-        self.transport
+        self.shared.transport()
     }
 
     /// Returns the number of one-sided reads that were started.
     pub fn one_sided_reads(&self) -> u64 {
         self.shared.with_board(|board| board.reads.as_ref().map_or(0, |reads| reads.started))
+    }
+
+    /// Returns whether a thread waits on behalf of futures; for tests.
+    #[doc(hidden)]
+    pub fn has_helper(&self) -> bool {
+        self.shared.has_helper()
     }
 
     fn call<T>(
@@ -154,12 +161,25 @@ impl ConnectedStore {
         }
     }
 
-    /// Repeats an operation without effects over new connections.
+    /// Repeats an operation without effects over new connections, and as [`decided`](Self::decided) does.
     fn repeated<T>(&self, mut operation: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
         let begin = Instant::now();
         loop {
-            match operation() {
+            match self.decided(&mut operation) {
                 Err(StoreError::Disconnected) if begin.elapsed() < limits::RECONNECT_WAIT => {}
+                result => return result,
+            }
+        }
+    }
+
+    /// Does an operation again as long as it meets what a transaction over several parts has locked.
+    fn decided<T>(&self, mut operation: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
+        let begin = Instant::now();
+        loop {
+            match operation() {
+                Err(StoreError::Undecided) if begin.elapsed() < limits::CONFLICT_WAIT => {
+                    std::thread::sleep(limits::UNDECIDED_PAUSE);
+                }
                 result => return result,
             }
         }
@@ -181,8 +201,8 @@ impl ConnectedStore {
 
     /// Starts a [`get`](Self::get). Where memory is mapped, it is done at once.
     pub fn start_get(&self, key: &[u8]) -> Pending<Option<Vec<u8>>> {
-        match &self.mapped {
-            Some(reader) => Pending::ready(reader.get(key)),
+        match self.mapped().read(|reader| reader.get(key)) {
+            Some(found) => Pending::ready(found),
             None => self.start_found(key, false, |outcome| Ok(entry_of(outcome)?.map(|entry| entry.value))),
         }
     }
@@ -201,8 +221,8 @@ impl ConnectedStore {
 
     /// Starts a [`read`](Self::read). Where memory is mapped, it is done at once.
     pub fn start_read(&self, address: ObjectAddress) -> Pending<Vec<u8>> {
-        match &self.mapped {
-            Some(reader) => Pending::ready(reader.read(address)),
+        match self.mapped().read(|reader| reader.read(address)) {
+            Some(found) => Pending::ready(found),
             None => self.call(
                 RequestKind::Read,
                 |to| append_address(to, address),
@@ -235,19 +255,20 @@ impl ConnectedStore {
 
     /// Returns the value of `key`.
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
-        match &self.mapped {
-            Some(reader) => reader.get(key),
-            None => Ok(self.entry(key)?.map(|entry| entry.value)),
+        match self.mapped().read(|reader| reader.get(key)) {
+            Some(found) => found,
+            None => Ok(self.called_entry(key)?.map(|entry| entry.value)),
         }
     }
 
     /// Appends the value of `key` to `value`, and returns the version and expiry.
     pub fn get_into(&self, key: &[u8], value: &mut Vec<u8>) -> Result<Option<EntryHead>, StoreError> {
-        if let Some(reader) = &self.mapped {
-            return reader.get_into(key, value);
+        let old = value.len();
+        if let Some(found) = self.mapped().read(|reader| reader.get_into(key, value)) {
+            return found;
         }
-        let entry = self.entry(key)?;
-        Ok(entry.map(|entry| {
+        value.truncate(old);
+        Ok(self.called_entry(key)?.map(|entry| {
             value.extend_from_slice(&entry.value);
             entry.head
         }))
@@ -255,17 +276,18 @@ impl ConnectedStore {
 
     /// Returns the value of `key` with its version and expiry.
     pub fn entry(&self, key: &[u8]) -> Result<Option<StoreEntry>, StoreError> {
-        match &self.mapped {
-            Some(reader) => reader.entry(key),
-            None => self.repeated(|| self.start_found(key, true, entry_of).wait()),
-        }
+        self.mapped().read(|reader| reader.entry(key)).unwrap_or_else(|| self.called_entry(key))
+    }
+
+    fn called_entry(&self, key: &[u8]) -> Result<Option<StoreEntry>, StoreError> {
+        self.repeated(|| self.start_found(key, true, entry_of).wait())
     }
 
     /// Returns the version and expiry of `key`.
     pub fn head(&self, key: &[u8]) -> Result<Option<EntryHead>, StoreError> {
-        match &self.mapped {
-            Some(reader) => reader.head(key),
-            None => Ok(self.entry(key)?.map(|entry| entry.head)),
+        match self.mapped().read(|reader| reader.head(key)) {
+            Some(found) => found,
+            None => Ok(self.called_entry(key)?.map(|entry| entry.head)),
         }
     }
 
@@ -281,20 +303,45 @@ impl ConnectedStore {
         keys: &[K],
         mut each: impl FnMut(usize, Option<&[u8]>),
     ) -> Result<(), StoreError> {
-        if let Some(reader) = &self.mapped {
+        if let Some(reader) = self.mapped().always() {
             return reader.get_many(keys, each);
         }
+        let (mut values, mut ends) = (Vec::new(), Vec::new());
         for (batch, keys) in keys.chunks(GET_MANY).enumerate() {
+            // Nothing is told before it is believed.
+            let read = self.mapped().read(|reader| {
+                reader.get_many(keys, |_, value| {
+                    values.extend_from_slice(value.unwrap_or_default());
+                    ends.push((value.is_some(), values.len()));
+                })
+            });
+            if let Some(read) = read {
+                read?;
+                let mut begin = 0;
+                for (index, (is_there, end)) in ends.drain(..).enumerate() {
+                    each(batch * GET_MANY + index, is_there.then_some(&values[begin..end]));
+                    begin = end;
+                }
+                values.clear();
+                continue;
+            }
+            values.clear();
+            ends.clear();
             let started: Vec<_> = keys.iter().map(|key| self.start_get(key.as_ref())).collect();
             for (index, (key, pending)) in keys.iter().zip(started).enumerate() {
-                let value = match pending.wait() {
-                    Err(StoreError::Disconnected) => self.get(key.as_ref())?,
-                    value => value?,
-                };
+                let value = self.got(key.as_ref(), pending)?;
                 each(batch * GET_MANY + index, value.as_deref());
             }
         }
         Ok(())
+    }
+
+    /// Waits for a lookup of one of several keys. Without an answer, or beside an undecided transaction, the key is looked up again.
+    fn got(&self, key: &[u8], pending: Pending<Option<Vec<u8>>>) -> Result<Option<Vec<u8>>, StoreError> {
+        match pending.wait() {
+            Err(StoreError::Disconnected | StoreError::Undecided) => self.get(key),
+            value => value,
+        }
     }
 
     /// Sets the value of `key`, which then never expires.
@@ -304,12 +351,12 @@ impl ConnectedStore {
 
     /// Sets the value of `key`, which expires when the store's clock reaches `expires_at_ms`.
     pub fn put_until(&self, key: &[u8], value: &[u8], expires_at_ms: Option<u64>) -> Result<(), StoreError> {
-        self.start_put(key, value, expires_at_ms).wait()
+        self.decided(|| self.start_put(key, value, expires_at_ms).wait())
     }
 
     /// Deletes `key`, and returns whether it existed.
     pub fn delete(&self, key: &[u8]) -> Result<bool, StoreError> {
-        self.start_delete(key).wait()
+        self.decided(|| self.start_delete(key).wait())
     }
 
     /// Allocates an object of `bytes` zero bytes, if possible in the same block of memory as `near`.
@@ -321,8 +368,8 @@ impl ConnectedStore {
 
     /// Returns the bytes of the object at `address`.
     pub fn read(&self, address: ObjectAddress) -> Result<Vec<u8>, StoreError> {
-        match &self.mapped {
-            Some(reader) => reader.read(address),
+        match self.mapped().read(|reader| reader.read(address)) {
+            Some(found) => found,
             None => Ok(self.repeated(|| self.found_object(address))?.bytes),
         }
     }
@@ -334,8 +381,12 @@ impl ConnectedStore {
         count: usize,
         mut each: impl FnMut(&[u8]),
     ) -> Result<ScanCursor, StoreError> {
-        if let Some(reader) = &self.mapped {
-            return reader.scan(cursor, count, each);
+        let mut keys = Vec::new();
+        if let Some(next) =
+            self.mapped().read(|reader| reader.scan(cursor, count, |key| keys.push(key.to_vec())))
+        {
+            keys.iter().for_each(|key| each(key));
+            return next;
         }
         let count = count.min(limits::SCAN_KEYS_MAX) as u32;
         let append = |to: &mut Vec<u8>| {
@@ -346,11 +397,61 @@ impl ConnectedStore {
         decode_scan(&answer, &mut each).ok_or(StoreError::Protocol("the answer to a scan is malformed"))
     }
 
+    /// Returns what `key` is now, for [`ConnectedTransaction::require_unchanged`], as [`Store::watch`] does.
+    pub fn watch(&self, key: &[u8]) -> Result<KeyWatch, StoreError> {
+        check_key(key)?;
+        let start = || self.call(RequestKind::Watch, |to| to.extend_from_slice(key), body);
+        let answer = self.repeated(|| start().wait())?;
+        decode_watch(&answer).ok_or(StoreError::Protocol("the answer to a watch is malformed"))
+    }
+
+    /// Returns a key that exists, chosen at random, or `None` if the store is empty. `random` is a random number.
+    pub fn random_key(&self, random: u64) -> Result<Option<Vec<u8>>, StoreError> {
+        let start =
+            || self.call(RequestKind::RandomKey, |to| to.extend_from_slice(&random.to_be_bytes()), body);
+        match &self.repeated(|| start().wait())?[..] {
+            [0] => Ok(None),
+            [1, key @ ..] => Ok(Some(key.to_vec())),
+            _ => Err(StoreError::Protocol("the answer with a random key is malformed")),
+        }
+    }
+
+    /// Deletes all keys, at one moment. Objects without a key stay. Unlike other writes it is never repeated: if the server
+    /// ends before its answer, this returns [`StoreError::Disconnected`], and whether the keys are deleted is unknown.
+    pub fn clear(&self) -> Result<(), StoreError> {
+        // Connects again first if that is needed.
+        self.ping(&[])?;
+        self.call(RequestKind::Clear, |_| (), body).wait().map(drop)
+    }
+
+    /// Has the server run its [function](crate::StoreFunctions) `number`, which only reads, with these `bytes`, as one transaction of this
+    /// part of the store; returns its answer.
+    pub fn ask(&self, number: u16, bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
+        let request = function_call(number, bytes)?;
+        let append = |to: &mut Vec<u8>| to.extend_from_slice(&request);
+        self.repeated(|| self.call(RequestKind::Ask, append, body).wait())
+    }
+
+    /// Has the server run its [function](crate::StoreFunctions) `number`, which may write, once; returns its answer.
+    pub fn run(&self, number: u16, bytes: &[u8]) -> Result<u64, StoreError> {
+        let request = function_call(number, bytes)?;
+        let append = |to: &mut Vec<u8>| to.extend_from_slice(&request);
+        let answer = self.decided(|| self.call_once(RequestKind::Run, append, body).wait())?;
+        let answer = answer.try_into().map(u64::from_be_bytes);
+        answer.map_err(|_| StoreError::Protocol("the answer of a function is malformed"))
+    }
+
     /// Returns the counters of the store.
     pub fn counts(&self) -> Result<StoreCounts, StoreError> {
         let answer = self.repeated(|| self.call(RequestKind::Stat, |_| (), body).wait())?;
         decode_counts(&answer).ok_or(StoreError::Protocol("the counters are malformed"))
     }
+}
+
+/// Returns the body of the call of a function.
+fn function_call(number: u16, bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
+    check_call(bytes, limits::CALL_VALUE_BYTES_MAX)?;
+    Ok([&number.to_be_bytes(), bytes].concat())
 }
 
 /// Returns the body of a reply.
@@ -376,7 +477,7 @@ fn found(outcome: CallOutcome) -> Result<FoundKey, StoreError> {
         CallOutcome::Found(found) => Ok(found),
         CallOutcome::Failed(error) => Err(error),
         CallOutcome::Body(body) => {
-            FoundKey::decode(&body).ok_or(StoreError::Protocol("a found key is malformed"))
+            FoundKey::decode(body).ok_or(StoreError::Protocol("a found key is malformed"))
         }
     }
 }

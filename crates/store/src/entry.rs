@@ -1,4 +1,5 @@
 use std::fmt;
+use std::iter::Sum;
 
 use crate::commit::ReadRecord;
 
@@ -140,6 +141,24 @@ pub struct StoreCounts {
     pub sessions: u64,
 }
 
+impl Sum for StoreCounts {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |left, right| Self {
+            keys: left.keys + right.keys,
+            memory_bytes: left.memory_bytes + right.memory_bytes,
+            used_bytes: left.used_bytes + right.used_bytes,
+            hits: left.hits + right.hits,
+            misses: left.misses + right.misses,
+            commits: left.commits + right.commits,
+            conflicts: left.conflicts + right.conflicts,
+            expiring: left.expiring + right.expiring,
+            expired: left.expired + right.expired,
+            evicted: left.evicted + right.evicted,
+            sessions: left.sessions + right.sessions,
+        })
+    }
+}
+
 /// What a store uses its blocks of memory for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -150,6 +169,28 @@ pub struct MemoryCounts {
     pub table_blocks: u64,
     /// The size classes of objects that have blocks, by size.
     pub classes: Vec<ClassCounts>,
+}
+
+impl Sum for MemoryCounts {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        let mut sum = Self::default();
+        for counts in all {
+            sum.block_bytes = counts.block_bytes;
+            sum.table_blocks += counts.table_blocks;
+            for class in counts.classes {
+                match sum.classes.binary_search_by_key(&class.place_bytes, |known| known.place_bytes) {
+                    Ok(index) => {
+                        let known = &mut sum.classes[index];
+                        known.blocks += class.blocks;
+                        known.places += class.places;
+                        known.used_places += class.used_places;
+                    }
+                    Err(index) => sum.classes.insert(index, class),
+                }
+            }
+        }
+        sum
+    }
 }
 
 /// The blocks of one size class.

@@ -81,10 +81,16 @@ pub enum StoreError {
     NoObject(crate::ObjectAddress),
     /// A transaction has more reads and writes than one may have.
     #[error(
-        "the transaction has more than {} reads and writes: split it",
-        limits::TRANSACTION_OPERATIONS_MAX
+        "the transaction has more than {} reads and writes, or more than {} MiB to send to the server: split it",
+        limits::TRANSACTION_OPERATIONS_MAX,
+        limits::CALL_BYTES_MAX >> 20
     )]
     TransactionTooLarge,
+    /// This process is a child (fork) of the one that owns the store.
+    #[error(
+        "this process is a child (fork) of the store's owner, which alone writes it: open a Reader, or connect to a server"
+    )]
+    Forked,
     /// The body of a transaction called the store instead of the transaction.
     #[error(
         "the body of a transaction called a writing method of its store: call the transaction's method instead"
@@ -96,6 +102,42 @@ pub enum StoreError {
         wait = limits::READ_WAIT
     )]
     Contended,
+    /// The server has no function with this number.
+    #[error(
+        "the server has no function {number} of this kind: start it with that function, or ask another one"
+    )]
+    NoFunction {
+        /// The number.
+        number: u16,
+    },
+    /// A function that only reads has written.
+    #[error("function {number} was added as one that only reads, and has written: add it as one that writes")]
+    FunctionWrites {
+        /// The number.
+        number: u16,
+    },
+    /// A transaction over several parts has locked what is wanted, and is not decided yet.
+    #[error(
+        "a transaction over several parts of the store is not decided yet, and has locked this: try again"
+    )]
+    Undecided,
+    /// A transaction over several parts was given up, because its client was silent for too long or its home has another owner.
+    #[error("the transaction was given up before it was committed: run it again")]
+    Closed,
+    /// A transaction over several parts allocates an object in another part than that of its first write.
+    #[error(
+        "a transaction over several parts allocates objects only in the part of the first key that it writes"
+    )]
+    ObjectElsewhere,
+    /// A transaction has keys in more parts than one may have.
+    #[error(
+        "the transaction has keys in {parts} parts of the store; the limit is {}: give keys that belong together one hash tag",
+        limits::PARTICIPANTS_MAX + 1
+    )]
+    TooManyParts {
+        /// In how many parts.
+        parts: usize,
+    },
     /// The bytes for an object do not fit where it is.
     #[error("{bytes} bytes do not fit in an object of {capacity}: allocate another one")]
     ObjectTooSmall {
@@ -259,6 +301,33 @@ pub enum StoreError {
     /// Shared memory could not be made.
     #[error("no shared memory for the store: {0}")]
     Memory(#[from] caravan_segment::Error),
+    /// The owner's lease has ended: another copy of the store may have taken over.
+    #[error(
+        "this server does not own the store any more, so it is unknown whether the operation was done: connect to the store's new server, and look"
+    )]
+    NotPrimary,
+    /// A copy does not have the whole memory of the store yet.
+    #[error(
+        "the copy does not have the whole store: take over with another copy, or restart the owner over its memory"
+    )]
+    IncompleteCopy,
+    /// There is no such copy.
+    #[error("the store has no such copy: it was removed; add another one")]
+    NoCopy,
+    /// A copy cannot go on: it follows another stream, or lacks what cannot be sent again.
+    #[error("the copy follows another owner's stream: add it as a new one")]
+    OtherStream,
+    /// There are as many copies as there may be.
+    #[error("the store has {} copies, which is the limit: remove one", limits::COPIES_MAX)]
+    TooManyCopies,
+    /// The host of a copy does nothing.
+    #[error(
+        "the host of a copy has not completed an operation for {wait:?}: it is stopped, or the network to it is cut"
+    )]
+    CopySilent {
+        /// How long nothing has happened.
+        wait: std::time::Duration,
+    },
     /// Any other failure of a system call.
     #[error("{call}: {source}")]
     System {
@@ -284,6 +353,11 @@ impl StoreError {
             }
             _ => false,
         }
+    }
+
+    /// Tells whether a server has refused for the moment: the part that was asked for is being taken over, or moves.
+    pub(crate) fn is_passing_refusal(&self) -> bool {
+        matches!(self, Self::Refused(text) if text.ends_with("try again") || text.starts_with("MOVED PART "))
     }
 
     pub(crate) fn system(call: &'static str, error: impl Into<std::io::Error>) -> Self {

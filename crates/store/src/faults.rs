@@ -4,7 +4,7 @@
 #[cfg(feature = "faults")]
 use std::cell::Cell;
 #[cfg(feature = "faults")]
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 /// Something that is left out, in all of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +37,34 @@ pub enum PlantedFault {
     RepeatedRequest = 13,
     /// An owner does not lock its memory against others.
     UnlockedMemory = 14,
+    /// A commit does not wait until its record has arrived at the copies.
+    AnsweredEarly = 15,
+    /// A copy leaves a record out now and then.
+    SkippedRecord = 16,
+    /// The bytes of new objects are not sent to copies.
+    NoNewBytes = 17,
+    /// A piece of memory is read for a new copy while commits are under way.
+    FillBesideCommits = 18,
+    /// The records of changes of the structure are not sent to copies.
+    NoStructureRecord = 19,
+    /// A copy applies two records in the wrong order now and then.
+    OutOfOrder = 20,
+    /// Positions are not compared, so a record of an earlier lap of a ring counts as new.
+    RecordOfAnyLap = 21,
+    /// A commit does not look at the lease.
+    IgnoredLease = 22,
+    /// Nothing leads to the note of a branch.
+    UnnotedBranch = 23,
+    /// Nothing leads to a decision.
+    UnnotedDecision = 24,
+    /// A new owner does not take branches over.
+    ForgottenBranch = 25,
+    /// A transaction that was given up may be committed later.
+    NeverClosed = 26,
+    /// A reader of a part's memory does not look at the lease of its owner.
+    UnseenLease = 27,
+    /// A copy goes on with a new owner although it has applied what that one has not.
+    ForeignRecords = 28,
 }
 
 #[cfg(feature = "faults")]
@@ -83,6 +111,59 @@ pub fn cut_after(stores: u64, body: impl FnOnce()) -> bool {
         Err(cause) if cause.is::<CutShort>() => true,
         Err(cause) => std::panic::resume_unwind(cause),
     }
+}
+
+/// A moment at which a process can be told to end itself, so that a test needs no luck to meet it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultMoment {
+    /// The reply to a client's request is committed, and not sent.
+    Reply = 1,
+    /// A branch of a transaction over several parts is to happen, as its home has decided, and has not happened yet.
+    Branch = 2,
+    /// A transaction over several parts has happened, and nobody else knows.
+    Decision = 3,
+    /// A commit is about to send its record to the copies.
+    Record = 4,
+    /// The client of a transaction over several parts has prepared all branches, and is about to commit at the home.
+    HomeCommit = 5,
+}
+
+/// The moment, how many of its kind come until then, and whether the process is only stopped.
+#[cfg(feature = "faults")]
+static MOMENT: (AtomicU8, AtomicU64, AtomicBool) =
+    (AtomicU8::new(0), AtomicU64::new(0), AtomicBool::new(false));
+
+/// Kills this process at such a moment, the one with this number from now.
+#[cfg(feature = "faults")]
+pub fn kill_at(moment: FaultMoment, number: u64) {
+    end_at(moment, number, false);
+}
+
+/// Stops this process at such a moment, as SIGSTOP does.
+#[cfg(feature = "faults")]
+pub fn stop_at(moment: FaultMoment, number: u64) {
+    end_at(moment, number, true);
+}
+
+#[cfg(feature = "faults")]
+fn end_at(moment: FaultMoment, number: u64, is_stop: bool) {
+    MOMENT.1.store(number, Ordering::Relaxed);
+    MOMENT.2.store(is_stop, Ordering::Relaxed);
+    // Pairs with the Acquire in `has_come`.
+    MOMENT.0.store(moment as u8, Ordering::Release);
+}
+
+/// Is called at each such moment.
+#[inline(always)]
+pub(crate) fn has_come(moment: FaultMoment) {
+    #[cfg(feature = "faults")]
+    if MOMENT.0.load(Ordering::Acquire) == moment as u8 && MOMENT.1.fetch_sub(1, Ordering::Relaxed) == 1 {
+        use rustix::process::{Signal, getpid, kill_process};
+        let signal = if MOMENT.2.load(Ordering::Relaxed) { Signal::STOP } else { Signal::KILL };
+        let _ = kill_process(getpid(), signal);
+    }
+    #[cfg(not(feature = "faults"))]
+    let _ = moment;
 }
 
 /// Runs `body`, and returns how many stores to shared memory this thread made.

@@ -12,6 +12,10 @@ use crate::log::RecordBuffer;
 #[derive(Debug)]
 pub(crate) struct CommitGate {
     lanes: [LaneLock; LANES],
+    /// How many threads want to be alone, and whose turn that is: commits that have not begun let them go first. A thread that
+    /// waits for one lane after the other would hardly ever find them all free.
+    alone_wanted: AtomicUsize,
+    alone_turn: Mutex<()>,
 }
 
 /// In two cache lines of its own, as processors fetch them in pairs.
@@ -43,7 +47,11 @@ static THREADS: AtomicUsize = AtomicUsize::new(0);
 
 impl CommitGate {
     pub(crate) fn new() -> Self {
-        Self { lanes: std::array::from_fn(|_| LaneLock::default()) }
+        Self {
+            lanes: std::array::from_fn(|_| LaneLock::default()),
+            alone_wanted: AtomicUsize::new(0),
+            alone_turn: Mutex::new(()),
+        }
     }
 
     /// Returns the bytes of private memory that the lanes take.
@@ -60,6 +68,10 @@ impl CommitGate {
     /// Returns a lane; waits if all of them are held.
     #[inline]
     pub(crate) fn beside_others(&self) -> CommitLane<'_> {
+        // A hint, which orders nothing.
+        if self.alone_wanted.load(Ordering::Relaxed) > 0 {
+            self.let_others_go_first();
+        }
         let first = FIRST_LANE.get();
         for number in (first..LANES).chain(0..first) {
             match self.lanes[number].0.try_lock() {
@@ -73,9 +85,20 @@ impl CommitGate {
         self.wait(first)
     }
 
+    /// Waits until whoever wants to be alone holds all lanes.
+    #[cold]
+    fn let_others_go_first(&self) {
+        drop(self.alone_turn.lock());
+    }
+
     /// Waits until nobody holds a lane, and takes all of them.
     pub(crate) fn alone(&self) -> CommitAlone<'_> {
+        self.alone_wanted.fetch_add(1, Ordering::Relaxed);
+        let turn = self.alone_turn.lock();
         let lane = self.wait(0);
-        CommitAlone { lane, _others: (1..LANES).map(|number| self.wait(number)).collect() }
+        let others = (1..LANES).map(|number| self.wait(number)).collect();
+        self.alone_wanted.fetch_sub(1, Ordering::Relaxed);
+        drop(turn);
+        CommitAlone { lane, _others: others }
     }
 }

@@ -7,6 +7,7 @@ use crate::error::StoreError;
 use crate::layout::{HEADER_BYTES, HEADER_WORDS, LONG_KEY, ObjectShape};
 use crate::limits::{KEY_BYTES_MAX, OBJECT_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::protocol::UnitWords;
+use crate::table::CHAIN_PAYLOAD;
 
 /// The bytes before the payload: version and shape, which the checksum covers, too.
 const HEAD: usize = 16;
@@ -24,6 +25,16 @@ pub(crate) struct ObjectImage {
 impl ObjectImage {
     /// Returns the image of a key and its value, which is not long.
     pub(crate) fn of_key(key: &[u8], value: &[u8], expires_at_ms: Option<u64>) -> Result<Self, StoreError> {
+        check_object(value.len())?;
+        Self::of_sent_key(key, value, expires_at_ms)
+    }
+
+    /// Returns the same of a value of any length, which a client sends to a server and nobody writes as one object.
+    pub(crate) fn of_sent_key(
+        key: &[u8],
+        value: &[u8],
+        expires_at_ms: Option<u64>,
+    ) -> Result<Self, StoreError> {
         Self::with_key(key, value, expires_at_ms, ObjectShape::KEYED)
     }
 
@@ -48,7 +59,6 @@ impl ObjectImage {
         mut flags: u8,
     ) -> Result<Self, StoreError> {
         check_key(key)?;
-        check_object(value.len())?;
         let mut bytes = Vec::with_capacity(HEAD + 16 + key.len() + value.len());
         bytes.resize(HEAD, 0);
         if let Some(at) = expires_at_ms {
@@ -72,6 +82,18 @@ impl ObjectImage {
     /// Returns the image of a session.
     pub(crate) fn of_session(payload: &[u8]) -> Self {
         Self { bytes: [&[0; HEAD], payload].concat(), key: 0, flags: ObjectShape::SESSION, checksum: 0 }
+    }
+
+    /// Returns the image of a branch or a decision.
+    pub(crate) fn of_ledger(payload: &[u8]) -> Self {
+        Self { bytes: [&[0; HEAD], payload].concat(), key: 0, flags: ObjectShape::LEDGER, checksum: 0 }
+    }
+
+    /// Returns the image of an empty bucket of a chain, whose next one is at `next`.
+    pub(crate) fn of_chain_bucket(next: u64) -> Self {
+        let mut bytes = vec![0; HEAD + CHAIN_PAYLOAD];
+        bytes[HEAD..HEAD + 8].copy_from_slice(&(next >> 3).to_ne_bytes());
+        Self { bytes, key: 0, flags: ObjectShape::CHAIN, checksum: 0 }
     }
 
     /// Returns the bytes of the payload.
@@ -138,6 +160,7 @@ impl ObjectImage {
     }
 
     /// Appends all but the version of a stamped object.
+    #[inline(always)]
     pub(crate) fn append_to(&self, to: &mut Vec<u8>) {
         to.extend_from_slice(&self.bytes[8..HEAD]);
         to.extend_from_slice(&self.checksum.to_ne_bytes());

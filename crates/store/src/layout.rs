@@ -27,9 +27,9 @@ pub(crate) const HEADER_WORDS: usize = 3;
 /// The bytes of an object's header.
 pub(crate) const HEADER_BYTES: usize = 8 * HEADER_WORDS;
 
-/// "CaraStr1" in the order of the machine's bytes: another format, or a machine of the other order, does not
+/// "CaraStr3" in the order of the machine's bytes: another format, or a machine of the other order, does not
 /// match.
-pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"CaraStr2");
+pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"CaraStr3");
 /// Stands in the place of [`MAGIC`] while a store is made.
 pub(crate) const MAGIC_UNFINISHED: u64 = u64::from_be_bytes(*b"CaraStr?");
 /// The most bits of a hash that choose a shard.
@@ -47,8 +47,17 @@ pub(crate) mod word {
     pub(crate) const NOW_MS: u64 = 128;
     pub(crate) const DEPTH: u64 = 192;
     pub(crate) const TIME: u64 = 256;
-    /// While all keys are being deleted, the version that this leaves behind; else 0.
-    pub(crate) const CLEARING: u64 = 320;
+    /// The identity of the stream that the owner's copies follow, 0 if it has none.
+    pub(crate) const STREAM: u64 = 320;
+}
+
+/// How many objects the ledger leads to: branches and decisions of transactions over several parts ([`crate::ledger`]). They
+/// are the second half of the first page.
+pub(crate) const LEDGER_ENTRIES: usize = 256;
+
+/// Returns the place of an entry of the ledger: the address of its object, or 0.
+pub(crate) fn ledger_place(entry: usize) -> u64 {
+    FIRST_PAGE_BYTES - 8 * (LEDGER_ENTRIES - entry) as u64
 }
 
 /// The places that follow from the size of the region.
@@ -147,6 +156,8 @@ impl ObjectShape {
     pub(crate) const SESSION: u8 = 8;
     /// The value of the key is long: the object holds the list of its sections.
     pub(crate) const LONG_VALUE: u8 = 16;
+    /// The object is a branch or a decision that the ledger leads to.
+    pub(crate) const LEDGER: u8 = 64;
     /// The object is a section of a long value: it holds the key, and a part of the value.
     pub(crate) const SECTION: u8 = 32;
 

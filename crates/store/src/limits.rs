@@ -23,6 +23,13 @@ pub const MEMORY_BYTES_MAX: u64 = 1 << 37;
 /// rather end a process than refuse. The server needs some itself to answer.
 pub const HOST_MEMORY_LEFT: u64 = 32 << 20;
 
+/// The part of what is left to the host that the store takes before it looks again, and the most that it takes: 1/16, 64 MiB.
+pub const HOST_ROOM_PART: u64 = 16;
+/// See [`HOST_ROOM_PART`].
+pub const HOST_ROOM_BYTES_MAX: u64 = 64 << 20;
+/// After how long it looks again in any case: others take memory, too.
+pub const HOST_ROOM_INTERVAL: Duration = Duration::from_millis(100);
+
 /// How often a transaction is tried at the same time as others before it is run alone.
 pub const ATTEMPTS_BESIDE_OTHERS: u32 = 16;
 
@@ -121,6 +128,9 @@ pub const SAVE_ROUNDS_MAX: usize = 16;
 /// The bytes of the body of a call or of its reply: some 16 objects of the largest size.
 pub const CALL_BYTES_MAX: usize = 16 << 20;
 
+/// The keys that one call looks up: with the longest keys it stays far below [`CALL_BYTES_MAX`].
+pub const KEYS_OF_CALL: usize = 64;
+
 /// The bytes of a value in a call or its reply, which has room for the longest key beside it.
 pub const CALL_VALUE_BYTES_MAX: usize = CALL_BYTES_MAX - (64 << 10);
 
@@ -171,8 +181,19 @@ pub const WRITES_UNANSWERED_BYTES: usize = 1 << 20;
 /// The bytes of memory that a client keeps of a write that has its answer, for a later one.
 pub const WRITE_KEPT_BYTES: usize = 1 << 10;
 
-/// How long one step of connecting may take: a peer's device may need seconds to set a connection up.
-pub const CONNECT_STEP: Duration = Duration::from_secs(15);
+/// The pause before a client that is told where its part of the store is goes there: while a part moves, each of two servers
+/// may send it to the other one.
+pub const MOVED_PAUSE: Duration = Duration::from_millis(1);
+
+/// How long connecting may take, unless the options say otherwise: a peer's device may need seconds to set a connection up.
+pub const CONNECT_WAIT: Duration = Duration::from_secs(5);
+
+/// How long the server of a part may say nothing until its client asks other servers where the part is; twice as long before each
+/// further time.
+pub const PART_SILENCE: Duration = Duration::from_millis(200);
+
+/// How long each of several servers may take to answer before the next one is asked; twice as long in each further round.
+pub const ELSEWHERE_WAIT: Duration = Duration::from_millis(500);
 
 /// How long a client waits for any answer before it looks whether its server is still there.
 pub const GLANCE: Duration = Duration::from_secs(1);
@@ -180,7 +201,10 @@ pub const GLANCE: Duration = Duration::from_secs(1);
 /// How long a client's transaction is run again and again because others interfere.
 pub const CONFLICT_WAIT: Duration = Duration::from_secs(10);
 
-/// How often a client asks whether it can be lent parts of the store that have come since.
+/// How long a client's share in its server's lease lasts at least when it asks for more: half of a usual lease.
+pub const READ_LEASE_LEAST: Duration = Duration::from_millis(125);
+
+/// How often a client asks whether it can be lent parts of the store that have come since, and how long the server's lease lasts.
 pub const REGIONS_INTERVAL: Duration = Duration::from_millis(100);
 /// The largest number of bytes in a key and a value of a fixed table together: a lookup reads eight of them.
 pub const FIXED_PAIR_BYTES_MAX: usize = 1024;
@@ -199,3 +223,75 @@ pub const FIXED_FULL_PERCENT: u64 = 90;
 /// How many keys of a fixed table move on to make room for another one: with more, hardly any further key finds
 /// room.
 pub const FIXED_PATH_MAX: usize = 32;
+
+/// How many copies of its memory a store has at most: it sends each of them all that it changes.
+pub const COPIES_MAX: usize = 8;
+
+/// The least bytes of the ring of a copy: many of the longest records.
+pub const RING_COPY_BYTES_MIN: u64 = 1 << 20;
+
+/// The bytes of the stream that have not arrived at all copies before more data of long values waits. Small records wait by
+/// themselves, as each belongs to a commit that waits.
+pub const STREAM_PENDING_BYTES_MAX: usize = 1 << 20;
+
+/// The bytes of new objects that travel within the record of their commit; more go before it.
+pub const INLINE_IMAGE_BYTES_MAX: usize = 16 << 10;
+
+/// How many records, of 32 KiB each, are sent of the memory for a new copy while commits wait: some 10 us.
+pub const FILL_STEP_RECORDS: usize = 2;
+
+/// How long a commit waits for a copy before others are told, and how long a wait for an arrival goes on before it looks whether the
+/// copy has been removed: longer than a copy that is well takes, and as long as others may be kept waiting.
+pub const COMMIT_WAIT_LONG: Duration = Duration::from_millis(1);
+
+/// For how long a wait for an arrival keeps its core: a network takes some microseconds.
+pub const COPY_WAIT_SPIN: Duration = Duration::from_micros(20);
+
+/// How long an operation on a ring may take to get under way before its copy counts as out of reach.
+pub const COPY_SILENCE: Duration = Duration::from_secs(5);
+
+/// The shortest sleep while the ring of a copy is full.
+pub const COPY_ROOM_PAUSE_MIN: Duration = Duration::from_micros(20);
+
+/// The longest sleep while the ring of a copy is full.
+pub const COPY_ROOM_PAUSE_MAX: Duration = Duration::from_millis(1);
+
+/// The parts that a transaction may have beside its home: a decision names them in 64 bytes.
+pub const PARTICIPANTS_MAX: usize = 16;
+
+/// The bytes of what a transaction reads and writes in one of its parts but the home: an object keeps it until it is decided.
+pub const BRANCH_BYTES_MAX: usize = OBJECT_BYTES_MAX - (64 << 10);
+
+/// How often a branch that is being prepared tries again to lock what others have locked: a commit takes about a microsecond.
+pub const BRANCH_ATTEMPTS: u32 = 8;
+
+/// How long a branch waits for its client before its home is asked: many round trips.
+pub const BRANCH_PATIENCE: Duration = Duration::from_millis(20);
+
+/// How long a branch waits for a client that still may commit: what it has locked is not readable meanwhile.
+pub const BRANCH_WAIT: Duration = Duration::from_millis(250);
+
+/// How long a decision is kept for its client to end it, before all parts are told again.
+pub const DECISION_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long reads and commits wait for what a branch has locked, at a server of several parts: some round trips. The client then
+/// asks again, and others are served meanwhile.
+pub const BRANCH_LOCK_WAIT: Duration = Duration::from_millis(2);
+
+/// The pause before a client asks again for what a transaction over several parts has locked: about as long as that takes.
+pub const UNDECIDED_PAUSE: Duration = Duration::from_micros(100);
+
+/// How many transactions over several parts a client has decided and not ended: it ends one when all parts have answered.
+pub const DECISIONS_UNENDED_MAX: usize = 4;
+
+/// The bytes of the answer in which a server tells a client of its parts: a line for each of 4096 parts and 1024 servers.
+pub const PARTS_ANSWER_BYTES_MAX: usize = 512 << 10;
+
+/// The numbers of transactions that a client has opened and not used.
+pub const TRANSACTIONS_OPEN_MAX: u64 = 16;
+
+/// How long an owner that is started again waits until a copy has applied all of its filling: some rings.
+pub const COPY_RESUME_WAIT: Duration = Duration::from_secs(2);
+
+/// The sleep between two looks at a lease that has run out.
+pub const LEASE_PAUSE: Duration = Duration::from_millis(1);

@@ -54,6 +54,29 @@ fn hashed(
     Ok(Some(located?.0).filter(|_| is_there))
 }
 
+/// Asks for the buckets, and then for the objects, of keys that will be looked up one after the other.
+pub(crate) fn ask_for<'k>(view: &StoreView, keys: impl IntoIterator<Item = &'k [u8]>) {
+    let mut buckets = [(0, 0); LOOKUPS_UNDER_WAY];
+    let mut count = 0;
+    for (key, bucket) in keys.into_iter().zip(&mut buckets) {
+        let hash = view.hash(key);
+        *bucket = (hash, ask_for_buckets(view, hash));
+        count += 1;
+    }
+    for (hash, home) in &buckets[..count] {
+        view.expect_object(*hash, *home);
+    }
+}
+
+/// Asks for the buckets of a hash, and returns the place of the first one.
+#[inline]
+fn ask_for_buckets(view: &StoreView, hash: u64) -> u64 {
+    let home = view.home(hash);
+    view.words.prefetch(home);
+    view.words.prefetch(home + BUCKET_BYTES);
+    home
+}
+
 /// Looks keys up, several at a time: first all their buckets are asked for, then their objects, and then they
 /// are read. Returns how many were found.
 pub(crate) fn many<K: AsRef<[u8]>>(
@@ -70,9 +93,7 @@ pub(crate) fn many<K: AsRef<[u8]>>(
         for ((key, hash), home) in keys.iter().zip(&mut hashes).zip(&mut homes) {
             check_key(key.as_ref())?;
             *hash = view.hash(key.as_ref());
-            *home = view.home(*hash);
-            view.words.prefetch(*home);
-            view.words.prefetch(*home + BUCKET_BYTES);
+            *home = ask_for_buckets(view, *hash);
         }
         let mut slots = [None; LOOKUPS_UNDER_WAY];
         for ((hash, home), slot) in hashes.iter().zip(&homes).zip(&mut slots).take(keys.len()) {

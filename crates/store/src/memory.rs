@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use caravan_segment::Segment;
+use caravan_segment::{JOINED_PAGE_BYTES, Segment};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -66,7 +66,12 @@ impl OwnedMemory {
             let text = format!("{committed_bytes} bytes are said to be in use");
             return Err(StoreError::Damaged(text));
         }
-        let segment = Segment::adopt(memory, layout.region_bytes(), committed_bytes);
+        let status = rustix::fs::fstat(&memory).map_err(|error| StoreError::system("fstat", error))?;
+        // The owner before backed whole joined pages, if the limit allowed that.
+        let whole_bytes = committed_bytes.next_multiple_of(JOINED_PAGE_BYTES).min(layout.region_bytes());
+        let is_backed = u64::try_from(status.st_blocks).is_ok_and(|blocks| blocks * 512 >= whole_bytes);
+        let backed_bytes = if is_backed { whole_bytes } else { committed_bytes };
+        let segment = Segment::adopt(memory, layout.region_bytes(), backed_bytes);
         let segment = Arc::new(segment.map_err(|error| match error {
             caravan_segment::Error::Foreign(why) => StoreError::NotAStore(why),
             error => error.into(),
@@ -81,7 +86,7 @@ impl OwnedMemory {
 
 /// Locks the memory against other owners, for as long as the returned descriptor is open: it was opened anew, so
 /// that the lock is not shared with whoever passed `memory` on, and ends with this process.
-fn own(memory: &OwnedFd) -> Result<OwnedFd, StoreError> {
+pub(crate) fn own(memory: &OwnedFd) -> Result<OwnedFd, StoreError> {
     let path = format!("/proc/self/fd/{}", memory.as_raw_fd());
     let ownership = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         .map_err(|error| StoreError::system("open(/proc/self/fd)", error))?;
@@ -97,6 +102,13 @@ fn own(memory: &OwnedFd) -> Result<OwnedFd, StoreError> {
             Err(error) => return Err(StoreError::system("flock", error)),
         }
     }
+}
+
+/// Reads a word of the first page of a memory that is not mapped; 0 if it is not there.
+pub(crate) fn page_word(memory: &OwnedFd, place: u64) -> Result<u64, StoreError> {
+    let mut word = [0; 8];
+    rustix::io::pread(memory, &mut word, place).map_err(|error| StoreError::system("pread", error))?;
+    Ok(u64::from_ne_bytes(word))
 }
 
 /// Makes the words of an empty store, without a block. Whoever finds them unfinished begins again.

@@ -1,20 +1,24 @@
 //! What all threads of the owner share.
 
 use std::os::fd::OwnedFd;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use crate::blocks::Blocks;
+use crate::copies::{CopyStream, StreamBefore};
 use crate::error::StoreError;
 use crate::faults::may_store;
 use crate::gate::CommitGate;
 use crate::layout::word;
+use crate::ledger::Ledger;
 use crate::limits;
+use crate::log::RedoneRecord;
 use crate::memory::{self, OwnedMemory};
 use crate::options::{Eviction, StoreOptions};
 use crate::recovery::Restoration;
 use crate::save::ChangedKeys;
 use crate::view::StoreView;
+use crate::words::ProcessWord;
 
 /// The memory of a store, and what its owner keeps beside it.
 #[derive(Debug)]
@@ -30,10 +34,20 @@ pub(crate) struct StoreCore {
     /// have been closed that are not counted yet.
     pub(crate) sessions: AtomicI64,
     pub(crate) hands: SweepHands,
+    /// The copies of the memory.
+    pub(crate) copies: Arc<CopyStream>,
+    /// What the owner before had begun, until no copy needs it any more.
+    pub(crate) redone: Mutex<Vec<RedoneRecord>>,
+    /// The stream that copies of this memory followed when this owner took it over.
+    pub(crate) stream_before: Mutex<Option<StreamBefore>>,
+    /// Transactions over several parts.
+    pub(crate) ledger: Ledger,
     /// What a save still has to write.
     pub(crate) changed: ChangedKeys,
     /// What is not restored yet after another owner's end. Locked after the gate.
     pub(crate) restoration: Mutex<Option<Restoration>>,
+    /// A child of fork(2) is no owner.
+    process: ProcessWord,
     /// Keeps other owners out. The last field, as fields are dropped in order.
     _ownership: OwnedFd,
 }
@@ -85,16 +99,22 @@ impl StoreCore {
         let touched = TouchedMarks::new(options);
         let private_bytes = touched.private_bytes() + CommitGate::private_bytes();
         let OwnedMemory { segment, view, ownership, is_new } = OwnedMemory::open(memory, options)?;
+        let copies = Arc::new(CopyStream::new());
         let core = Self {
             view,
-            blocks: Blocks::new(segment, options.memory_bytes, private_bytes),
+            blocks: Blocks::new(segment, options.memory_bytes, private_bytes, Arc::clone(&copies)),
+            copies,
             gate: CommitGate::new(),
             tallies: StoreTallies::default(),
             touched,
             sessions: AtomicI64::new(0),
             hands: SweepHands::default(),
+            ledger: Ledger::new(),
             changed: ChangedKeys::default(),
+            redone: Mutex::default(),
+            stream_before: Mutex::default(),
             restoration: Mutex::new(None),
+            process: ProcessWord::new()?,
             _ownership: ownership,
         };
         if is_new {
@@ -102,8 +122,15 @@ impl StoreCore {
             memory::finish(&core.view);
         } else {
             core.take_over()?;
+            core.reopen_ledger()?;
         }
         Ok(core)
+    }
+
+    /// Fails in a child of the owner.
+    #[inline]
+    pub(crate) fn check_owner(&self) -> Result<(), StoreError> {
+        if self.process.is_ours() { Ok(()) } else { Err(StoreError::Forked) }
     }
 
     /// Returns the time of a commit that has locked all that it writes.

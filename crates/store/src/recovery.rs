@@ -22,22 +22,17 @@
 //! | what was under way | what the memory may hold | what is done |
 //! |---|---|---|
 //! | a commit, after its record | the record, and some of what it says | what the record says |
-//! | a commit, before its record | locks | they are removed |
-//! | the deletion of all keys, once its word says so | locks on all that goes | all that is locked goes |
-//! | a new block | committed memory, no class | it gets one |
-//! | a change of a block's class | no class, and headers of either class; nothing was in use | it gets one |
-//! | a split, before the first entry of the directory | two shards that no entry leads to, with chains | they are freed |
-//! | a split, while entries change | some entries lead to the old shard, which is as it was | all do again |
-//! | a split, after that | an old shard that no entry leads to | it is freed |
-//! | a new bucket of a chain | an object of a chain that no bucket leads to | it is freed |
+//! | a commit or another change, before its record | locks | they are removed |
+//! | a [change of the structure](crate::structure), after its record | the record, and some of what it says | what the record says |
+//! | a split, before its record or after it | shards that no entry of the directory leads to | they are freed |
 //! | a reservation | nothing | its place is free |
 
-use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::blocks::store_word;
+use crate::copies::StreamBefore;
 use crate::error::StoreError;
 use crate::faults::{PlantedFault, is_planted};
 use crate::layout::{
@@ -47,7 +42,7 @@ use crate::layout::{
 use crate::limits::{CHAIN_BUCKETS_MAX, RESTORE_STEP};
 use crate::log;
 use crate::owner::{StoreCore, count};
-use crate::protocol::{UnitWords, set, unlock};
+use crate::protocol::UnitWords;
 use crate::table::{BucketWord, HashSuffix, TableSlot};
 
 /// What is still to be restored: first all blocks, then all shards, then what those do not lead to is freed.
@@ -56,13 +51,9 @@ pub(crate) struct Restoration {
     /// The blocks of then.
     blocks: u32,
     next_block: u32,
-    /// The places of buckets of chains in the blocks before.
-    chains: Vec<u64>,
     /// The shards of the table, and which of them is next. None is split meanwhile.
     shards: Vec<u64>,
     next_shard: usize,
-    /// The places of buckets of chains to which the shards before lead.
-    linked: HashSet<u64>,
 }
 
 /// What a unit of the memory says.
@@ -71,41 +62,34 @@ struct FoundObjects {
     /// The newest version.
     newest: u64,
     sessions: i64,
-    /// The places of the buckets of chains.
-    chains: Vec<u64>,
 }
 
 impl StoreCore {
     /// Takes over the memory, as far as must be done before anybody may use it. Nobody else has this core yet.
     pub(crate) fn take_over(&self) -> Result<(), StoreError> {
         // First, as it is what readers wait for most.
-        log::redo(&self.view)?;
+        // Whoever takes over after this owner cannot know what it has sent, before this owner has copies.
+        let identity = self.view.load(word::STREAM);
+        *self.stream_before() = (identity != 0).then_some(StreamBefore::OwnMemory { identity });
+        store_word(&self.view, word::STREAM, 0);
+        *self.redone.lock().unwrap_or_else(PoisonError::into_inner) = log::redo(&self.view)?;
         let classes = self.block_classes()?;
         for (block, class) in (0..).zip(&classes) {
-            if class.is_none() {
-                // The clock is in the memory, too, and below no version unless that is damaged.
-                self.blocks.restore_class(&self.view, block, self.next_time());
-            }
-            self.blocks.add_unrestored(class.unwrap_or(BlockClass::Objects(0)));
+            let lost = || StoreError::Damaged(format!("block {block} has no class"));
+            self.blocks.add_unrestored(class.ok_or_else(lost)?);
         }
-        self.restore_directory(&classes)?;
-        let shards = self.shards();
-        let counters = shards.iter().filter_map(|shard| self.shard_keys(shard + BUCKET_BYTES));
+        self.check_directory(&classes)?;
+        let shards = self.view.shards();
+        let counters = shards.iter().filter_map(|shard| self.view.shard_keys(shard + BUCKET_BYTES));
         let keys = counters.map(|keys| keys.load(Ordering::Relaxed)).fold(0, u64::wrapping_add);
         self.tallies.keys.store(keys, Ordering::Relaxed);
-        *self.restoration() = Some(Restoration {
-            blocks: classes.len() as u32,
-            next_block: 0,
-            chains: Vec::new(),
-            shards,
-            next_shard: 0,
-            linked: HashSet::new(),
-        });
-        if self.view.load(word::CLEARING) != 0 {
-            // What is locked goes, and no new lock may be taken for one of these.
-            self.restore(None)?;
-        }
+        *self.restoration() =
+            Some(Restoration { blocks: classes.len() as u32, next_block: 0, shards, next_shard: 0 });
         Ok(())
+    }
+
+    pub(crate) fn stream_before(&self) -> MutexGuard<'_, Option<StreamBefore>> {
+        self.stream_before.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn restoration(&self) -> MutexGuard<'_, Option<Restoration>> {
@@ -120,8 +104,8 @@ impl StoreCore {
     /// Restores the rest of the memory; with a pause, in steps of [`RESTORE_STEP`], after each of which it lets others
     /// commit for so long. The caller does not hold the gate.
     ///
-    /// While the gate is held alone no commit of this owner is under way, so every lock is one of the owner before,
-    /// and each header says whether its place is in use, unless that is reserved: for that, its block must have
+    /// While the gate is held alone no commit of this owner is under way, so every lock that is not a branch's is one of the owner
+    /// before, and each header says whether its place is in use, unless that is reserved: for that, its block must have
     /// been restored.
     pub(crate) fn restore(&self, pause: Option<Duration>) -> Result<(), StoreError> {
         while self.is_restoring() {
@@ -152,13 +136,12 @@ impl StoreCore {
             let restore_object = |place| self.restore_object(place, &mut found);
             self.blocks.restore_block(&self.view, rest.next_block, restore_object)?;
             rest.next_block += 1;
-            rest.chains.append(&mut found.chains);
             self.sessions.fetch_add(found.sessions, Ordering::Relaxed);
         } else if let Some(shard) = rest.shards.get(rest.next_shard) {
-            self.restore_shard(*shard, &mut found, &mut rest.linked)?;
+            self.restore_shard(*shard, &mut found)?;
             rest.next_shard += 1;
         } else {
-            self.free_unreached(rest)?;
+            self.free_unreached_shards(rest)?;
             return Ok(false);
         }
         if let Some([clock]) = self.view.unit(word::TIME, 1) {
@@ -183,22 +166,11 @@ impl StoreCore {
     /// Unlocks what is at `place`, and returns whether it is an object.
     fn restore_object(&self, place: u64, found: &mut FoundObjects) -> Result<bool, StoreError> {
         let Some((unit, ..)) = self.view.slot(place) else { return Ok(false) };
-        let mut version = unit.load(0) & !version::LOCKED;
+        let version = unit.load(0) & !version::LOCKED;
         found.newest = found.newest.max(version);
         let is_locked = version != unit.load(0);
         let shape = ObjectShape::from_word(unit.load(1));
-        if is_locked {
-            let clearing = self.view.load(word::CLEARING);
-            if clearing != 0 && version::is_allocated(version) {
-                // Its key goes. Maybe its shape says so already.
-                unit.fence_release();
-                if shape.has(ObjectShape::KEYED) || shape.has(ObjectShape::SECTION) {
-                    unit.store(1, ObjectShape::free_after(shape.incarnation).to_word());
-                }
-                version = clearing;
-            }
-            unlock(unit, version);
-        }
+        self.remove_old_lock(place, unit);
         if !version::is_allocated(version) {
             return Ok(is_locked && is_planted(PlantedFault::LeakedReservation));
         }
@@ -206,14 +178,11 @@ impl StoreCore {
             return Err(StoreError::Damaged(format!("the object at {place:#x} has {} bytes", shape.size)));
         }
         found.sessions += i64::from(shape.has(ObjectShape::SESSION));
-        if shape.has(ObjectShape::CHAIN) {
-            found.chains.push(place);
-        }
         Ok(true)
     }
 
-    /// Makes all entries of a shard that was being split lead to it again.
-    fn restore_directory(&self, classes: &[Option<BlockClass>]) -> Result<(), StoreError> {
+    /// Checks that each entry of the directory leads to the shard of its hashes.
+    fn check_directory(&self, classes: &[Option<BlockClass>]) -> Result<(), StoreError> {
         let view = &self.view;
         let is_shard = |place: u64| {
             let block =
@@ -225,7 +194,6 @@ impl StoreCore {
             return Err(StoreError::Damaged(format!("the directory has the depth {depth}")));
         }
         let entry_place = |entry: u64| view.layout.directory_place + 8 * entry;
-        let mut found: Vec<(HashSuffix, u64)> = Vec::new();
         for entry in 0..1 << depth {
             let shard = view.load(entry_place(entry));
             let keys = is_shard(shard).then(|| self.shard_suffix(shard)).flatten();
@@ -234,17 +202,6 @@ impl StoreCore {
             };
             if entry & ((1 << keys.depth) - 1) != keys.bits {
                 return Err(StoreError::Damaged(format!("entry {entry} leads to the shard of {keys:?}")));
-            }
-            found.push((keys, shard));
-        }
-        // The old shard of a split after its halves: it has the last word on the entries that they share.
-        found.sort_unstable_by_key(|(keys, shard)| (std::cmp::Reverse(keys.depth), *shard));
-        found.dedup();
-        for (HashSuffix { depth: shard_depth, bits }, shard) in found {
-            for entry in (bits..1 << depth).step_by(1 << shard_depth) {
-                if view.load(entry_place(entry)) != shard {
-                    store_word(view, entry_place(entry), shard);
-                }
             }
         }
         Ok(())
@@ -256,22 +213,17 @@ impl StoreCore {
     }
 
     /// Unlocks the buckets of a shard, and counts its keys.
-    fn restore_shard(
-        &self,
-        shard: u64,
-        found: &mut FoundObjects,
-        linked: &mut HashSet<u64>,
-    ) -> Result<(), StoreError> {
+    fn restore_shard(&self, shard: u64, found: &mut FoundObjects) -> Result<(), StoreError> {
         self.unlock_lines(shard, found);
-        self.each_chain(shard, |place| linked.insert(place))?;
+        self.check_chains(shard)?;
         let mut places = Vec::new();
-        self.each_slot(shard, |cell| {
+        self.view.each_slot(shard, |cell| {
             places.push(TableSlot(cell.load(Ordering::Relaxed)).address().place);
         });
         if let Some(place) = self.blocks.first_unused(&self.view, &places) {
             return Err(StoreError::Damaged(format!("a slot leads to {place:#x}, where no object is")));
         }
-        if let Some(counter) = self.shard_keys(shard + BUCKET_BYTES) {
+        if let Some(counter) = self.view.shard_keys(shard + BUCKET_BYTES) {
             let keys = places.len() as u64;
             // The owner before may have died between a commit and its count.
             count(&self.tallies.keys, keys.wrapping_sub(counter.load(Ordering::Relaxed)));
@@ -280,10 +232,8 @@ impl StoreCore {
         Ok(())
     }
 
-    /// Frees the buckets of chains and the shards to which nothing leads.
-    fn free_unreached(&self, rest: &Restoration) -> Result<(), StoreError> {
-        let unlinked = rest.chains.iter().filter(|place| !rest.linked.contains(place));
-        unlinked.for_each(|place| self.free_chain_bucket(*place));
+    /// Frees the shards to which nothing leads.
+    fn free_unreached_shards(&self, rest: &Restoration) -> Result<(), StoreError> {
         let classes = self.block_classes()?;
         let blocks = (0..).zip(classes).take(rest.blocks as usize);
         for (block, _) in blocks.filter(|(_, class)| *class == Some(BlockClass::Shards)) {
@@ -293,38 +243,27 @@ impl StoreCore {
                 .filter(|shard| rest.shards.binary_search(shard).is_err())
                 .for_each(|shard| self.restore_free_shard(shard));
         }
-        if self.view.load(word::CLEARING) != 0 {
-            store_word(&self.view, word::CLEARING, 0);
-        }
         Ok(())
     }
 
-    /// Unlocks the buckets of a shard, and empties them if all keys were being deleted.
+    /// Unlocks the buckets of a shard.
     fn unlock_lines(&self, shard: u64, found: &mut FoundObjects) {
-        let clearing = self.view.load(word::CLEARING);
-        if clearing != 0 {
-            // The owner before locked them: pairs with the second acquire fence in `protocol::read`.
-            self.view.fence_release();
-            self.each_slot(shard, |cell| set(cell, 0));
-        }
-        for unit in self.lines(shard) {
+        for unit in self.view.lines(shard) {
             let version = unit.load(0);
             found.newest = found.newest.max(version);
-            if version & version::LOCKED != 0 {
-                unlock(unit, if clearing == 0 { version & !version::LOCKED } else { clearing });
-            }
+            self.remove_old_lock(self.view.words.place_of(&unit[0]), unit);
         }
     }
 
-    /// Calls `each` with the places of the chains' buckets of a shard.
-    fn each_chain(&self, shard: u64, mut each: impl FnMut(u64) -> bool) -> Result<(), StoreError> {
-        for unit in self.lines(shard).skip(1) {
+    /// Checks that the chains of a shard lead to objects.
+    fn check_chains(&self, shard: u64) -> Result<(), StoreError> {
+        for unit in self.view.lines(shard).skip(1) {
             let mut chain = BucketWord::from_word(unit.load(1)).chain;
             for _ in 0..CHAIN_BUCKETS_MAX {
                 if chain == 0 {
                     break;
                 }
-                if self.blocks.first_unused(&self.view, &[chain]).is_some() || !each(chain) {
+                if self.blocks.first_unused(&self.view, &[chain]).is_some() {
                     return Err(StoreError::Damaged(format!("a chain leads to {chain:#x}, where none is")));
                 }
                 chain = self.view.load(chain + 8 * HEADER_WORDS as u64) << 3;

@@ -1,12 +1,17 @@
 //! The store in the process that owns it.
 
 use std::cell::RefCell;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
 
 use caravan_fabric::Region;
 use caravan_segment::Segment;
 
+use rustix::fs::FallocateFlags;
+
 use crate::commit::{ReadRecord, UnitKind};
+use crate::copies::{CopyCounts, CopyId, CopyWriter};
 use crate::entry::{
     EntryHead, KeyVersion, KeyWatch, MemoryCounts, ObjectAddress, ScanCursor, StoreCounts, StoreEntry,
     WatchedUnit,
@@ -31,6 +36,7 @@ pub(crate) struct RunningBody;
 
 impl RunningBody {
     pub(crate) fn of(store: &Store) -> Result<Self, StoreError> {
+        store.core.check_owner()?;
         let this = std::ptr::from_ref(store).addr();
         RUNNING.with_borrow_mut(|running| {
             if running.contains(&this) {
@@ -48,8 +54,8 @@ impl Drop for RunningBody {
     }
 }
 
-/// A store in the memory of this process. Threads share it by reference; no method needs `&mut`. A child of fork(2) may
-/// not use its parent's store: both would own the memory. It opens a [`Reader`](crate::Reader), or connects to a server.
+/// A store in the memory of this process. Threads share it by reference; no method needs `&mut`. A child of fork(2) cannot
+/// write its parent's store ([`StoreError::Forked`]): it opens a [`Reader`](crate::Reader), or connects to a server.
 ///
 /// ```
 /// use caravan_store::{Store, StoreOptions};
@@ -114,6 +120,7 @@ impl Store {
     /// Finishes what [`take_over`](Self::take_over) has begun, in small steps between which others commit. Returns at
     /// once if nothing is left to do. [`StoreError::Damaged`] says that the memory is not what an owner leaves behind.
     pub fn restore(&self) -> Result<(), StoreError> {
+        self.core.check_owner()?;
         self.core.restore(Some(limits::RESTORE_PAUSE))
     }
 
@@ -122,11 +129,27 @@ impl Store {
         Ok(Segment::empty_file(name)?)
     }
 
+    /// Gives back what a memory takes that nobody owns any more, also where readers have it mapped, who read nothing but zeroes
+    /// from now on.
+    #[doc(hidden)]
+    pub fn discard_memory(memory: impl AsFd) -> Result<(), StoreError> {
+        let status = rustix::fs::fstat(&memory).map_err(|error| StoreError::system("fstat", error))?;
+        let (flags, bytes) = (FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, status.st_size as u64);
+        let discarded = if bytes > 0 { rustix::fs::fallocate(&memory, flags, 0, bytes) } else { Ok(()) };
+        discarded.map_err(|error| StoreError::system("fallocate", error))
+    }
+
     /// Returns a descriptor by which another process can open a [`Reader`](crate::Reader): it gives the right
     /// to read all of the store, and not to write. The caller hands it over, by `caravan_segment::passing`
     /// for example.
     pub fn reader_descriptor(&self) -> Result<OwnedFd, StoreError> {
         self.core.blocks.reader_descriptor()
+    }
+
+    /// Returns the descriptors for a reader of a part, whose owner has a lease: of the memory, and of what says how long it may be read.
+    #[doc(hidden)]
+    pub fn leased_descriptors(&self) -> Result<[OwnedFd; 2], StoreError> {
+        Ok([self.reader_descriptor()?, self.core.copies.lease_descriptor()?])
     }
 
     /// Returns what all threads of the owner share.
@@ -143,8 +166,8 @@ impl Store {
     /// Returns the memory from the byte `from` on as a region, for a server to lend to clients that map nothing;
     /// `None` if the store has no memory there yet.
     #[doc(hidden)]
-    pub fn part_from(&self, from: u64) -> Result<Option<Region>, StoreError> {
-        self.core.blocks.part_from(from)
+    pub fn extent_from(&self, from: u64) -> Result<Option<Region>, StoreError> {
+        self.core.blocks.extent_from(from)
     }
 
     /// Returns the value of `key`.
@@ -323,10 +346,11 @@ impl Store {
         mut body: impl FnMut(&mut Transaction<'_>) -> Result<T, E>,
     ) -> Result<T, E> {
         let _running = RunningBody::of(self)?;
-        let mut rooms = 0;
+        let (mut rooms, mut branches_since) = (0, None);
         for attempt in 0.. {
             // Who has lost often enough runs while nobody else commits, and cannot lose again.
-            let mut alone = (attempt >= limits::ATTEMPTS_BESIDE_OTHERS).then(|| {
+            let may_be_alone = attempt >= limits::ATTEMPTS_BESIDE_OTHERS && !self.core.ledger.has_parked();
+            let mut alone = may_be_alone.then(|| {
                 self.core.changed.wait_for_room();
                 self.core.gate.alone()
             });
@@ -366,7 +390,14 @@ impl Store {
                 }
                 _ => {
                     count(&self.core.tallies.conflicts, 1);
-                    if attempt >= limits::ATTEMPTS_BESIDE_OTHERS {
+                    if attempt >= limits::ATTEMPTS_BESIDE_OTHERS && !may_be_alone {
+                        // It may have met the lock of a branch, which the end of the branch removes.
+                        let since = *branches_since.get_or_insert_with(Instant::now);
+                        if since.elapsed() >= self.core.view.lock_wait() {
+                            return Err(StoreError::Undecided.into());
+                        }
+                        std::thread::sleep(limits::READ_PAUSE_MIN);
+                    } else if may_be_alone {
                         // Nobody else commits: it may have met a lock of the owner before.
                         self.restore()?;
                     }
@@ -467,10 +498,117 @@ impl Store {
         self.core.scrub(count, damaged)
     }
 
+    /// Adds a copy of the memory. From now on each commit waits until its record has arrived there; the copy can take over once
+    /// [`fill_copies`](Self::fill_copies) has returned. See [`StoreCopy`](crate::StoreCopy).
+    /// Waits for commits under way, so a copy that is
+    /// out of reach is first mended or removed.
+    pub fn add_copy(&self, writer: Box<dyn CopyWriter>) -> Result<CopyId, StoreError> {
+        let _running = RunningBody::of(self)?;
+        self.core.add_copy(writer)
+    }
+
+    /// Returns whether copies of the memory may [go on](Self::resume_copy) with this owner: it was one of them, or the owner before
+    /// had some.
+    pub fn had_copies(&self) -> bool {
+        self.core.stream_before().is_some()
+    }
+
+    /// Says that no further copy is to go on: gives back what it would have needed.
+    pub fn end_resuming(&self) {
+        *self.core.stream_before() = None;
+        self.core.redone.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clear();
+    }
+
+    /// Goes on with a copy that the owner before this one had, and had not removed, when it ended: one that was complete then stays
+    /// so. Fails with [`StoreError::OtherStream`] if it is none, lacks what cannot be sent again, or has what this owner has not: then
+    /// it is to be [added](Self::add_copy) as a new one. No writer of the owner before may reach the copy any more, so if that one
+    /// may still run, its keeper has given it a [new ring](crate::StoreCopy::new_ring_at). Nothing may have been committed since.
+    pub fn resume_copy(&self, writer: Box<dyn CopyWriter>) -> Result<CopyId, StoreError> {
+        let _running = RunningBody::of(self)?;
+        self.core.resume_copy(writer)
+    }
+
+    /// Sends the whole memory to the copies that do not have it yet, in pieces of 64 KiB with a pause after each; returns when all
+    /// are complete. Others commit meanwhile, but for some 10 us a piece. The caller does this on a thread of its own.
+    pub fn fill_copies(&self, pause: std::time::Duration) -> Result<(), StoreError> {
+        let _running = RunningBody::of(self)?;
+        self.core.fill_copies(pause)
+    }
+
+    /// Goes on with a copy that is out of reach, by a new writer to the same ring.
+    pub fn mend_copy(&self, copy: CopyId, writer: Box<dyn CopyWriter>) -> Result<(), StoreError> {
+        self.core.copies.mend(copy, writer)
+    }
+
+    /// Removes a copy: commits do not wait for it any more, those that wait now included. What was answered before may then be on
+    /// the other copies alone, so the caller first makes sure that nobody takes over with this one.
+    pub fn remove_copy(&self, copy: CopyId) -> Result<(), StoreError> {
+        self.core.copies.remove(copy)
+    }
+
+    /// Returns the position of the stream of records that copies get.
+    pub fn stream_position(&self) -> u64 {
+        self.core.copies.position()
+    }
+
+    /// Returns whether a copy waits for [`fill_copies`](Self::fill_copies).
+    pub fn is_filling(&self) -> bool {
+        self.core.copies.is_filling()
+    }
+
+    /// Returns how much of the memory has been sent to copies that are being filled, in per cent; `None` if there are none.
+    pub fn filled_percent(&self) -> Option<u64> {
+        let filled_to = self.core.copies.filled_to()?;
+        Some(
+            (filled_to * 100)
+                .checked_div(self.core.view.load(crate::layout::word::COMMITTED))
+                .unwrap_or(0)
+                .min(100),
+        )
+    }
+
+    /// Returns what is known of the copies; asks each of them how far it is.
+    pub fn copies(&self) -> Vec<CopyCounts> {
+        self.core.copies.counts()
+    }
+
+    /// Returns whether a commit has waited for a copy for [`limits::COMMIT_WAIT_LONG`], and waits still. A further commit would wait as
+    /// well; reads of what no such commit has locked do not.
+    #[inline]
+    pub fn commits_wait(&self) -> bool {
+        self.core.copies.waits.are_any()
+    }
+
+    /// Calls `watcher` when a commit has waited for so long, on the thread that waits. There is one watcher, the last one.
+    pub fn watch_waits(&self, watcher: impl Fn() + Send + Sync + 'static) {
+        self.core.copies.waits.watch(Arc::new(watcher));
+    }
+
+    /// Sets the lease: commits are applied and answered before `until`, a time of `CLOCK_BOOTTIME`, and wait for the next one
+    /// after it. `None`, as at first: no lease is needed. Reads do not look at it.
+    pub fn set_lease(&self, until: Option<std::time::Duration>) {
+        self.core.copies.set_lease(until);
+    }
+
+    /// Waits until no commit is under way, and then ends the lease as [`end_lease`](Self::end_lease) does. Returns where the stream of
+    /// copies has ended: once this store is dropped, the memory is a [complete copy](crate::StoreCopy::new_ring_at). `None` if a
+    /// commit was given up in the middle, a copy lacks something, or there was none: then the lease may not have ended. Commits
+    /// wait for a silent copy, so who cannot wait as long calls this on another thread, and `end_lease` after a while.
+    pub fn leave(&self) -> Option<crate::copies::StreamEnd> {
+        self.core.leave()
+    }
+
+    /// Ends the lease for ever: somebody else may own the store by now. Commits under way and all later ones fail with
+    /// [`StoreError::NotPrimary`], and what they had locked stays locked.
+    pub fn end_lease(&self) {
+        self.core.copies.end_lease();
+    }
+
     /// Checks, while no commit runs, that all memory in use can be reached: each key is where its hash leads
     /// to, once, each object in use has a key, is a part of the table, or was allocated, and all counters
     /// agree. For tests: it takes as long as a read of everything, and what a transaction that is still
-    /// running has allocated counts as damage.
+    /// running has allocated counts as damage. Branches of transactions over several parts must have been decided
+    /// ([`StoreError::Undecided`]).
     pub fn audit(&self) -> Result<(), StoreError> {
         let _running = RunningBody::of(self)?;
         self.core.audit()

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::entry::ObjectAddress;
 use crate::faults::{PlantedFault, is_planted};
-use crate::layout::{BUCKET_BYTES, HEADER_BYTES, ObjectShape, SHARD_BYTES, version, word};
+use crate::layout::{BUCKET_BYTES, HEADER_BYTES, HEADER_WORDS, ObjectShape, SHARD_BYTES, version, word};
 use crate::limits::CHAIN_BUCKETS_MAX;
 use crate::protocol::{UnitWords, Unsettled};
 use crate::view::{AtPlace, ObjectHead, ObjectPayload, StoreView};
@@ -29,6 +29,8 @@ use crate::view::{AtPlace, ObjectHead, ObjectPayload, StoreView};
 pub(crate) const SHARD_LINES: u64 = SHARD_BYTES / BUCKET_BYTES;
 /// The buckets of a shard that are the home of keys.
 pub(crate) const HOMES: u64 = SHARD_LINES - 2;
+/// The words of a bucket.
+pub(crate) const BUCKET_WORDS: usize = BUCKET_BYTES as usize / 8;
 /// The slots of a bucket.
 pub(crate) const SLOTS: usize = 6;
 /// The slots of a bucket of a chain.
@@ -244,5 +246,57 @@ impl StoreView {
     /// Looks a key up without its value, once.
     pub(crate) fn locate(&self, hash: u64, key: &[u8]) -> Result<LocatedKey, Unsettled> {
         self.lookup(hash, key, |_| ()).map(|(located, _)| located)
+    }
+
+    /// Returns the words of a chain's bucket: the next one's place divided by 8, and the slots.
+    pub(crate) fn chain_cells(&self, chain: u64) -> Option<&[AtomicU64]> {
+        self.unit(chain + 8 * HEADER_WORDS as u64, 1 + CHAIN_SLOTS)
+    }
+
+    /// Returns the counter of the keys in the shard of a bucket.
+    pub(crate) fn shard_keys(&self, bucket: u64) -> Option<&AtomicU64> {
+        let offset = (bucket - self.layout.blocks_place) % SHARD_BYTES;
+        self.unit(bucket - offset + 8, 1)?.first()
+    }
+
+    /// Returns the lines of a shard, the one of counters first.
+    pub(crate) fn lines(&self, shard: u64) -> impl Iterator<Item = &[AtomicU64]> {
+        (0..SHARD_LINES).filter_map(move |line| self.unit(shard + line * BUCKET_BYTES, BUCKET_WORDS))
+    }
+
+    /// Calls `each` with every slot of a shard that is not empty, chains included.
+    pub(crate) fn each_slot(&self, shard: u64, mut each: impl FnMut(&AtomicU64)) {
+        self.lines(shard).skip(1).for_each(|unit| self.each_slot_of_bucket(unit, &mut each));
+    }
+
+    /// Calls `each` with every slot that is not empty of the two buckets and the chain where the keys of a home are.
+    pub(crate) fn each_slot_of(&self, home: u64, each: &mut impl FnMut(&AtomicU64)) {
+        for bucket in [home, home + BUCKET_BYTES] {
+            if let Some(unit) = self.unit(bucket, BUCKET_WORDS) {
+                self.each_slot_of_bucket(unit, each);
+            }
+        }
+    }
+
+    fn each_slot_of_bucket(&self, unit: &[AtomicU64], each: &mut impl FnMut(&AtomicU64)) {
+        let mut each = |cells: &[AtomicU64]| {
+            cells.iter().filter(|cell| cell.load(Ordering::Relaxed) != 0).for_each(&mut *each);
+        };
+        each(&unit[SLOTS_FROM..]);
+        let mut chain = BucketWord::from_word(unit.load(1)).chain;
+        for _ in 0..CHAIN_BUCKETS_MAX {
+            let Some(cells) = (chain != 0).then(|| self.chain_cells(chain)).flatten() else { break };
+            each(&cells[1..]);
+            chain = cells.load(0) << 3;
+        }
+    }
+
+    /// Returns the shards of the table.
+    pub(crate) fn shards(&self) -> Vec<u64> {
+        let entries = 1 << self.load(word::DEPTH);
+        let mut shards: Vec<_> = (0..entries).map(|entry| self.shard(entry)).collect();
+        shards.sort_unstable();
+        shards.dedup();
+        shards
     }
 }

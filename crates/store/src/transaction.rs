@@ -17,7 +17,7 @@ use crate::gate::CommitLane;
 use crate::image::{ObjectImage, check_key, check_value};
 use crate::layout::{HEADER_BYTES, ObjectShape, version};
 use crate::limits::{OBJECT_BYTES_MAX, READ_ATTEMPTS, TRANSACTION_OPERATIONS_MAX};
-use crate::owner::StoreCore;
+use crate::owner::{StoreCore, count};
 use crate::protocol::Unsettled;
 use crate::table::LocatedKey;
 use crate::view::{ObjectHead, ObjectPayload, StoreView, within};
@@ -61,6 +61,11 @@ impl ReadSet {
     /// Returns the set of a transaction that sees no clock: its first read makes it begin.
     pub(crate) fn without_clock() -> Self {
         Self { reads: Vec::new(), newest_time: 0 }
+    }
+
+    /// Returns the newest time that it has seen.
+    pub(crate) fn newest_time(&self) -> u64 {
+        self.newest_time
     }
 
     /// Returns what was read.
@@ -185,13 +190,13 @@ impl ReadSet {
     }
 
     /// Tells whether everything that was read is unchanged.
-    fn is_current(&self, view: &StoreView) -> bool {
+    pub(crate) fn is_current(&self, view: &StoreView) -> bool {
         are_current(view, &self.reads)
     }
 }
 
 /// Tells whether everything that was read is unchanged.
-fn are_current(view: &StoreView, reads: &[ReadRecord]) -> bool {
+pub(crate) fn are_current(view: &StoreView, reads: &[ReadRecord]) -> bool {
     // The checks come after the reads.
     view.fence_acquire();
     reads.iter().all(|read| view.version_of(read.place, read.kind) == Some(read.version))
@@ -221,6 +226,15 @@ impl<'s> Transaction<'s> {
             _ => {}
         }
         result
+    }
+
+    /// Adds what a client has read before: fails with [`StoreError::Conflict`], and is not run again, if that has changed.
+    pub(crate) fn read_before(&mut self, reads: &[ReadRecord]) -> Result<(), StoreError> {
+        if !are_current(&self.core.view, reads) {
+            count(&self.core.tallies.conflicts, 1);
+            return Err(StoreError::Conflict);
+        }
+        reads.iter().try_for_each(|read| self.snapshot.add(*read))
     }
 
     /// Returns the value of `key`: what this transaction has put, or else what is in the store.
@@ -344,9 +358,16 @@ impl<'s> Transaction<'s> {
     /// Deletes `key`, and returns whether it existed.
     pub fn delete(&mut self, key: &[u8]) -> Result<bool, StoreError> {
         let existed = self.head(key)?.is_some();
+        self.delete_unread(key)?;
+        Ok(existed)
+    }
+
+    /// Deletes `key` if it exists.
+    pub(crate) fn delete_unread(&mut self, key: &[u8]) -> Result<(), StoreError> {
+        check_key(key)?;
         self.check_size()?;
         self.write_key(KeyWrite::Delete(key.to_vec()));
-        Ok(existed)
+        Ok(())
     }
 
     fn check_size(&self) -> Result<(), StoreError> {
@@ -399,10 +420,7 @@ impl<'s> Transaction<'s> {
     pub fn write(&mut self, address: ObjectAddress, bytes: &[u8]) -> Result<(), StoreError> {
         let image = ObjectImage::of_object(bytes)?;
         self.check_owned(address)?;
-        let capacity = self.core.blocks.capacity(&self.core.view, address.place).saturating_sub(HEADER_BYTES);
-        if bytes.len() > capacity {
-            return Err(StoreError::ObjectTooSmall { bytes: bytes.len(), capacity });
-        }
+        self.check_capacity(address, bytes)?;
         match self.writes.objects.entry(address) {
             Entry::Occupied(mut entry) if matches!(entry.get(), ObjectWrite::New(_)) => {
                 entry.insert(ObjectWrite::New(image));
@@ -411,6 +429,20 @@ impl<'s> Transaction<'s> {
             Entry::Vacant(entry) => drop(entry.insert(ObjectWrite::Replace(image))),
         }
         Ok(())
+    }
+
+    /// Writes an object whose place a client has reserved.
+    pub(crate) fn write_reserved(&mut self, address: ObjectAddress, bytes: &[u8]) -> Result<(), StoreError> {
+        let image = ObjectImage::of_object(bytes)?;
+        self.check_capacity(address, bytes)?;
+        self.writes.objects.insert(address, ObjectWrite::New(image));
+        Ok(())
+    }
+
+    fn check_capacity(&self, address: ObjectAddress, bytes: &[u8]) -> Result<(), StoreError> {
+        let capacity = self.core.blocks.capacity(&self.core.view, address.place).saturating_sub(HEADER_BYTES);
+        let bytes = bytes.len();
+        if bytes > capacity { Err(StoreError::ObjectTooSmall { bytes, capacity }) } else { Ok(()) }
     }
 
     /// Frees the object at `address`.
@@ -433,7 +465,7 @@ impl<'s> Transaction<'s> {
             None => {
                 let (shape, _) = self.read_object(address)?;
                 self.check_size()?;
-                if shape.has(ObjectShape::SESSION) {
+                if shape.flags & (ObjectShape::SESSION | ObjectShape::LEDGER) != 0 {
                     return Err(StoreError::NoObject(address));
                 }
                 let others = ObjectShape::KEYED | ObjectShape::CHAIN | ObjectShape::SECTION;

@@ -1,18 +1,17 @@
 //! What the owner does now and then: room for new objects, expiry, eviction, the scrubber, the audit.
 
-use std::collections::HashSet;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
-use crate::blocks::store_word;
 use crate::commit::{ReadRecord, UnitKind, WriteSet};
 use crate::entry::{ObjectAddress, StoreCounts};
 use crate::error::StoreError;
 use crate::image;
-use crate::layout::{BUCKET_BYTES, HEADER_BYTES, ObjectShape, class_for, version, word};
+use crate::layout::{BUCKET_BYTES, HEADER_BYTES, ObjectShape, class_for, version};
 use crate::limits::{EVICTION_ROUNDS_MAX, ROOM_ATTEMPTS_MAX, ROOM_ATTEMPTS_WITHOUT_EVICTION};
 use crate::owner::{StoreCore, SweepHand, count};
-use crate::protocol::{UnitWords, lock, set, unlock};
+use crate::protocol::{UnitWords, lock};
+use crate::structure::StructureChange;
 use crate::table::{BucketWord, LocatedKey, TableSlot, home_line};
 use crate::view::{AtPlace, ObjectHead};
 use crate::writes::KeyWrite;
@@ -32,8 +31,10 @@ impl StoreCore {
             self.evict(object_bytes);
         }
         if attempt < ROOM_ATTEMPTS_MAX && self.blocks.has_empty_block(&self.view, object_bytes) {
-            let _alone = self.gate.alone();
-            if self.blocks.change_empty_block(&self.view, object_bytes) {
+            let mut alone = self.gate.alone();
+            if let Some((block, change)) = self.blocks.begin_change(&self.view, object_bytes) {
+                self.change_structure(&mut alone, &change, |_| ())?;
+                self.blocks.end_change(block);
                 return Ok(());
             }
         }
@@ -187,17 +188,17 @@ impl StoreCore {
     /// Deletes all keys at one moment: all of them are locked before the first one goes.
     pub(crate) fn clear(&self) -> Result<(), StoreError> {
         self.restore(None)?;
-        let _alone = self.gate.alone();
-        let shards = self.shards();
+        let mut alone = self.gate.alone();
+        if self.ledger.has_parked() {
+            return Err(StoreError::Undecided);
+        }
         let mut is_locked = true;
-        let mut occupied = HashSet::new();
-        for shard in &shards {
-            for unit in self.lines(*shard).skip(1) {
+        for shard in self.view.shards() {
+            for unit in self.view.lines(shard).skip(1) {
                 is_locked &= lock(unit, unit.load(0));
             }
-            self.each_slot(*shard, |cell| {
+            self.view.each_slot(shard, |cell| {
                 let place = TableSlot(cell.load(Ordering::Relaxed)).address().place;
-                occupied.insert(self.view.words.place_of(cell) / BUCKET_BYTES);
                 is_locked &= self.view.slot(place).is_some_and(|(unit, ..)| lock(unit, unit.load(0)));
                 for (_, section) in self.view.section_units(place) {
                     is_locked &= lock(section, section.load(0));
@@ -205,35 +206,8 @@ impl StoreCore {
             });
         }
         debug_assert!(is_locked, "somebody holds a lock while the gate is held alone");
-        let version = version::new(self.next_time(), false);
-        // From here on, a new owner goes on with this: all that is locked goes.
-        store_word(&self.view, word::CLEARING, version);
-        self.view.fence_release();
-        for shard in &shards {
-            self.each_slot(*shard, |cell| {
-                let ObjectAddress { place, incarnation } = TableSlot(cell.load(Ordering::Relaxed)).address();
-                set(cell, 0);
-                let head =
-                    self.view.slot(place).map(|(unit, ..)| (ObjectAddress { place, incarnation }, unit));
-                for (address, unit) in self.view.section_units(place).into_iter().chain(head) {
-                    unit.store(1, ObjectShape::free_after(address.incarnation).to_word());
-                    unlock(unit, version);
-                    self.blocks.give_back(&self.view, address.place);
-                }
-            });
-            for unit in self.lines(*shard).skip(1) {
-                // A bucket that was the home of no key says as before that a key is absent.
-                let line = self.view.words.place_of(&unit[0]) / BUCKET_BYTES;
-                let is_empty = !occupied.contains(&line)
-                    && !occupied.contains(&(line + 1))
-                    && BucketWord::from_word(unit.load(1)).chain == 0;
-                unlock(unit, if is_empty { unit.load(0) & !version::LOCKED } else { version });
-            }
-            if let Some(keys) = self.shard_keys(shard + BUCKET_BYTES) {
-                keys.store(0, Ordering::Relaxed);
-            }
-        }
-        store_word(&self.view, word::CLEARING, 0);
+        let change = StructureChange::DeleteKeys { version: version::new(self.next_time(), false) };
+        self.change_structure(&mut alone, &change, |place| self.blocks.give_back(&self.view, place))?;
         self.tallies.keys.store(0, Ordering::Relaxed);
         count(&self.tallies.commits, 1);
         self.changed.note_clear();
@@ -262,13 +236,16 @@ impl StoreCore {
     pub(crate) fn audit(&self) -> Result<(), StoreError> {
         self.restore(None)?;
         let _alone = self.gate.alone();
+        if self.ledger.has_parked() {
+            return Err(StoreError::Undecided);
+        }
         let damaged = |text: String| Err(StoreError::Damaged(text));
         let mut keys = 0;
         let mut wrong = None;
         let mut chains = 0;
-        for shard in self.shards() {
+        for shard in self.view.shards() {
             let before = keys;
-            self.each_slot(shard, |cell| {
+            self.view.each_slot(shard, |cell| {
                 keys += 1;
                 let slot = TableSlot(cell.load(Ordering::Relaxed));
                 if let Err(text) = self.audit_slot(slot, self.view.words.place_of(cell)) {
@@ -276,11 +253,11 @@ impl StoreCore {
                 }
             });
             let counted =
-                self.shard_keys(shard + BUCKET_BYTES).map_or(0, |keys| keys.load(Ordering::Relaxed));
+                self.view.shard_keys(shard + BUCKET_BYTES).map_or(0, |keys| keys.load(Ordering::Relaxed));
             if counted != keys - before {
                 return damaged(format!("a shard counts {counted} keys and has {}", keys - before));
             }
-            for unit in self.lines(shard).skip(1) {
+            for unit in self.view.lines(shard).skip(1) {
                 let mut chain = BucketWord::from_word(unit.load(1)).chain;
                 while chain != 0 {
                     chains += 1;

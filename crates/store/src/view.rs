@@ -9,9 +9,10 @@ use crate::commit::UnitKind;
 use crate::entry::{EntryHead, KeyVersion, ObjectAddress};
 use crate::error::StoreError;
 use crate::layout::{self, BlockClass, BlockWord, CLASS_BYTES, HEADER_BYTES, HEADER_WORDS, LONG_KEY};
-use crate::layout::{ObjectShape, StoreLayout, version, word};
+use crate::layout::{BUCKET_BYTES, ObjectShape, SHARD_BYTES, StoreLayout, version, word};
 use crate::limits;
 use crate::protocol::{self, UnitWords, Unsettled};
+use crate::table::BUCKET_WORDS;
 use crate::words::StoreWords;
 
 /// The memory of a store and its layout.
@@ -20,6 +21,7 @@ pub(crate) struct StoreView {
     pub(crate) words: StoreWords,
     pub(crate) layout: StoreLayout,
     pub(crate) hash_seed: u64,
+    lock_wait_ns: AtomicU64,
 }
 
 /// An object as it was at one moment.
@@ -163,7 +165,8 @@ impl StoreView {
 
     /// Addresses a memory whose layout is known, and whose own words are there.
     pub(crate) fn with_layout(words: StoreWords, layout: StoreLayout) -> Result<Self, StoreError> {
-        let mut view = Self { words, layout, hash_seed: 0 };
+        let lock_wait_ns = AtomicU64::new(limits::READ_WAIT.as_nanos() as u64);
+        let mut view = Self { words, layout, hash_seed: 0, lock_wait_ns };
         view.words.set_committed(view.load(word::COMMITTED));
         if view.words.words(0, layout.blocks_place as usize / 8).is_none() {
             return Err(StoreError::NotAStore("not all of it is backed by memory"));
@@ -274,6 +277,22 @@ impl StoreView {
         })
     }
 
+    /// Returns the words of a unit; `None` if none begins at `place`, where a client says that there is one.
+    pub(crate) fn unit_of(&self, place: u64, kind: UnitKind) -> Option<&[AtomicU64]> {
+        match kind {
+            UnitKind::Object => self.slot(place).map(|(unit, ..)| unit),
+            UnitKind::Bucket => {
+                let (block, offset) = self.layout.block_of(place)?;
+                let class = BlockWord::from_word(self.load(self.layout.class_place(block))).class;
+                let in_shard = u64::from(offset) % SHARD_BYTES;
+                // The first line of a shard counts its keys.
+                let is_bucket =
+                    class == Some(BlockClass::Shards) && in_shard % BUCKET_BYTES == 0 && in_shard > 0;
+                self.unit(place, BUCKET_WORDS).filter(|_| is_bucket)
+            }
+        }
+    }
+
     /// Returns the version of a unit now, or `None` if it is locked or gone.
     pub(crate) fn version_of(&self, place: u64, kind: UnitKind) -> Option<u64> {
         match kind {
@@ -289,7 +308,7 @@ impl StoreView {
     }
 
     /// Repeats `attempt` until it has read something settled: eight times at once, then with the processor
-    /// left to others, for at most [`limits::READ_WAIT`].
+    /// left to others, for at most [`limits::READ_WAIT`] unless [`set_lock_wait`](Self::set_lock_wait) has said otherwise.
     #[inline]
     pub(crate) fn settle<T>(
         &self,
@@ -308,7 +327,8 @@ impl StoreView {
     fn settle_slowly<T>(&self, mut attempt: impl FnMut() -> Result<T, Unsettled>) -> Result<T, StoreError> {
         let begin = Instant::now();
         let mut pause = Duration::ZERO;
-        while begin.elapsed() < limits::READ_WAIT {
+        let wait = self.lock_wait();
+        while begin.elapsed() < wait {
             // The writer may need this very core to get on.
             if pause.is_zero() {
                 std::thread::yield_now()
@@ -324,7 +344,16 @@ impl StoreView {
                 pause = (pause * 2).clamp(limits::READ_PAUSE_MIN, limits::READ_PAUSE_MAX);
             }
         }
-        Err(StoreError::Contended)
+        Err(if wait < limits::READ_WAIT { StoreError::Undecided } else { StoreError::Contended })
+    }
+
+    /// Sets for how long reads wait for what is locked, and transactions for what a branch has locked.
+    pub(crate) fn set_lock_wait(&self, wait: Duration) {
+        self.lock_wait_ns.store(wait.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn lock_wait(&self) -> Duration {
+        Duration::from_nanos(self.lock_wait_ns.load(Ordering::Relaxed))
     }
 
     /// Orders what was stored before this before what is stored after it.

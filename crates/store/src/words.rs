@@ -1,4 +1,5 @@
-//! The memory of a store, as words. `unsafe`: the words of an owner's or a reader's mapping.
+//! The memory of a store, as words; and a word by which a process knows that it owns one. `unsafe`: the words of an owner's or
+//! a reader's mapping, and the one that is a process's own.
 //!
 //! Invariants of [`StoreWords`]: `bytes` bytes from `base` on are mapped, shared and readable until drop, and
 //! writable if this process is the owner; no slice reaches past `committed` bytes, which the owner has backed
@@ -12,6 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use caravan_segment::{Segment, SegmentView, SharedSlice};
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use crate::error::StoreError;
 use crate::layout::FIRST_PAGE_BYTES;
@@ -113,5 +116,59 @@ impl StoreWords {
         }
         #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         let _ = address;
+    }
+}
+
+/// Says that this process owns a store. A child of fork(2) has a copy of everything that the owner has but of this: the kernel
+/// empties it there. So the child notices that it is not the owner, at the cost of a load.
+///
+/// Invariant: a page of private memory is mapped at the address until drop.
+#[derive(Debug)]
+pub(crate) struct ProcessWord(NonNull<AtomicU64>);
+
+/// The bytes that are mapped: the kernel rounds them up to a page.
+const PROCESS_WORD_BYTES: usize = 8;
+
+// SAFETY: the word is plain memory, which lives until drop, and is accessed by atomics alone.
+unsafe impl Send for ProcessWord {}
+// SAFETY: as above.
+unsafe impl Sync for ProcessWord {}
+
+impl ProcessWord {
+    /// Sets the word of this process.
+    pub(crate) fn new() -> Result<Self, StoreError> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: the kernel chooses where the new mapping lies, so it replaces none.
+        let page = unsafe {
+            mmap_anonymous(std::ptr::null_mut(), PROCESS_WORD_BYTES, protection, MapFlags::PRIVATE)
+        };
+        let page = page.map_err(|error| StoreError::system("mmap", error))?;
+        let own =
+            Self(NonNull::new(page.cast()).ok_or(StoreError::system("mmap", rustix::io::Errno::NOMEM))?);
+        // SAFETY: the page was just mapped and is this word's alone; the advice concerns its contents in children.
+        let advised = unsafe { madvise(page, PROCESS_WORD_BYTES, Advice::LinuxWipeOnFork) };
+        advised.map_err(|error| StoreError::system("madvise", error))?;
+        own.word().store(1, Ordering::Relaxed);
+        Ok(own)
+    }
+
+    /// Tells whether this process has set the word.
+    #[inline]
+    pub(crate) fn is_ours(&self) -> bool {
+        // Nothing else is ordered by it.
+        self.word().load(Ordering::Relaxed) != 0
+    }
+
+    #[inline]
+    fn word(&self) -> &AtomicU64 {
+        // SAFETY: the word is mapped until drop (invariant), aligned to a page, and zero or one.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl Drop for ProcessWord {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this word's own (invariant), and nobody borrows it any more.
+        let _ = unsafe { munmap(self.0.as_ptr().cast(), PROCESS_WORD_BYTES) };
     }
 }

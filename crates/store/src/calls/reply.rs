@@ -3,8 +3,8 @@
 use caravan_fabric::byte_reader::ByteReader;
 
 use super::{append_bytes, take_bytes};
-use crate::commit::{ReadRecord, UnitKind};
-use crate::entry::{EntryHead, KeyVersion, ObjectAddress, ScanCursor, StoreCounts};
+use crate::commit::ReadRecord;
+use crate::entry::{EntryHead, KeyVersion, KeyWatch, ObjectAddress, ScanCursor, StoreCounts, WatchedUnit};
 use crate::error::StoreError;
 use crate::table::HashSuffix;
 
@@ -58,11 +58,13 @@ impl FoundKey {
         to.extend_from_slice(value);
     }
 
-    pub(crate) fn decode(body: &[u8]) -> Option<Self> {
-        let mut reader = ByteReader::new(body);
-        let (1, kind) = (reader.u32()?, reader.u8()?) else { return None };
-        let kind = if kind == 0 { UnitKind::Object } else { UnitKind::Bucket };
-        let read = ReadRecord { kind, place: reader.u64()?, version: reader.u64()? };
+    /// Decodes the body of a reply, whose memory the value then has.
+    pub(crate) fn decode(mut body: Vec<u8>) -> Option<Self> {
+        let mut reader = ByteReader::new(&body);
+        if reader.u32()? != 1 {
+            return None;
+        }
+        let read = super::request::read(&mut reader)?;
         let hint = match reader.u8()? {
             0 => None,
             _ => {
@@ -76,11 +78,23 @@ impl FoundKey {
             kind => {
                 let version = KeyVersion(reader.u64()?);
                 let expires_at_ms = if kind == 2 { Some(reader.u64()?) } else { None };
-                Some((EntryHead { version, expires_at_ms }, reader.rest().to_vec()))
+                Some(EntryHead { version, expires_at_ms })
             }
         };
-        Some(Self { read, entry, hint })
+        let head_bytes = body.len() - reader.remaining();
+        body.drain(..head_bytes);
+        Some(Self { read, entry: entry.map(|head| (head, body)), hint })
     }
+}
+
+/// Decodes the reply to a lookup of several keys: what was found of each, with its length.
+pub(crate) fn decode_found_keys(body: &[u8]) -> Option<Vec<FoundKey>> {
+    let mut reader = ByteReader::new(body);
+    let mut found = Vec::new();
+    while !reader.is_empty() {
+        found.push(FoundKey::decode(take_bytes(&mut reader)?.to_vec())?);
+    }
+    Some(found)
 }
 
 impl FoundObject {
@@ -95,6 +109,27 @@ impl FoundObject {
         let (version, is_owned) = (reader.u64()?, reader.u8()? != 0);
         Some(Self { version, is_owned, bytes: reader.rest().to_vec() })
     }
+}
+
+/// Appends what proves that a key was not written: its version, or the read by which it was absent.
+pub(crate) fn append_watch(to: &mut Vec<u8>, KeyWatch(watched): KeyWatch) {
+    match watched {
+        WatchedUnit::Live(version) => {
+            super::request::append_reads(to, &[]);
+            to.extend_from_slice(&version.0.to_be_bytes());
+        }
+        WatchedUnit::Gone(read) => super::request::append_reads(to, &[read]),
+    }
+}
+
+pub(crate) fn decode_watch(body: &[u8]) -> Option<KeyWatch> {
+    let mut reader = ByteReader::new(body);
+    let watched = match super::request::reads(&mut reader)?[..] {
+        [] => WatchedUnit::Live(KeyVersion(reader.u64()?)),
+        [read] => WatchedUnit::Gone(read),
+        _ => return None,
+    };
+    reader.is_empty().then_some(KeyWatch(watched))
 }
 
 pub(crate) fn append_scan(to: &mut Vec<u8>, cursor: ScanCursor, keys: &[Vec<u8>]) {
@@ -153,6 +188,8 @@ const TOO_LARGE: u16 = 9;
 const CONTENDED: u16 = 10;
 const CALL_TOO_LONG: u16 = 11;
 const NO_SESSION: u16 = 12;
+const UNDECIDED: u16 = 13;
+const CLOSED: u16 = 14;
 
 /// Returns the status of an error, and its numbers.
 pub(crate) fn error_fields(error: &StoreError) -> (u16, Vec<u8>) {
@@ -174,6 +211,8 @@ pub(crate) fn error_fields(error: &StoreError) -> (u16, Vec<u8>) {
         StoreError::TransactionTooLarge => (TOO_LARGE, Vec::new()),
         StoreError::Contended => (CONTENDED, Vec::new()),
         StoreError::NoSession => (NO_SESSION, Vec::new()),
+        StoreError::Undecided => (UNDECIDED, Vec::new()),
+        StoreError::Closed => (CLOSED, Vec::new()),
         other => (TOLD, other.to_string().into_bytes()),
     }
 }
@@ -194,6 +233,8 @@ pub(crate) fn decode_error(status: u16, body: &[u8]) -> StoreError {
         TOO_LARGE => StoreError::TransactionTooLarge,
         CONTENDED => StoreError::Contended,
         NO_SESSION => StoreError::NoSession,
+        UNDECIDED => StoreError::Undecided,
+        CLOSED => StoreError::Closed,
         _ => StoreError::Refused(caravan_segment::printable(body)),
     }
 }

@@ -1,13 +1,15 @@
 //! What clients ask.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use caravan_fabric::byte_reader::ByteReader;
 
 use super::{MalformedCall, append_bytes, take_bytes};
 use crate::commit::{ObjectWrite, ReadRecord, UnitKind, WriteSet};
 use crate::entry::{ObjectAddress, ScanCursor};
 use crate::error::StoreError;
-use crate::image::ObjectImage;
-use crate::writes::KeyWrite;
+use crate::ledger::TransactionId;
+use crate::transaction::Transaction;
 
 /// The handlers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,10 +33,38 @@ pub(crate) enum RequestKind {
     PutFixed = 16,
     DeleteFixed = 17,
     FreeFixed = 18,
+    Watch = 19,
+    RandomKey = 20,
+    Clear = 21,
+    Begin = 22,
+    Prepare = 23,
+    CommitHome = 24,
+    Decide = 25,
+    Ended = 26,
+    Outcome = 27,
+    Ask = 28,
+    Run = 29,
+    GetMany = 30,
 }
 
 impl RequestKind {
-    const ALL: [Self; 18] = [
+    /// Tells whether requests of this kind never commit.
+    pub(super) fn only_reads(kind: u16) -> bool {
+        let reads = [
+            Self::Get,
+            Self::GetMany,
+            Self::Read,
+            Self::Validate,
+            Self::Scan,
+            Self::Stat,
+            Self::Regions,
+            Self::Ping,
+            Self::Ask,
+        ];
+        reads.iter().any(|read| *read as u16 == kind)
+    }
+
+    const ALL: [Self; 30] = [
         Self::Get,
         Self::Read,
         Self::Put,
@@ -53,15 +83,29 @@ impl RequestKind {
         Self::PutFixed,
         Self::DeleteFixed,
         Self::FreeFixed,
+        Self::Watch,
+        Self::RandomKey,
+        Self::Clear,
+        Self::Begin,
+        Self::Prepare,
+        Self::CommitHome,
+        Self::Decide,
+        Self::Ended,
+        Self::Outcome,
+        Self::Ask,
+        Self::Run,
+        Self::GetMany,
     ];
 
-    /// Tells whether requests of this kind change the store, and so have numbers.
+    /// Tells whether requests of this kind are transactions that change the store, and so have numbers.
     fn is_write(self) -> bool {
         matches!(
             self,
             Self::Put
                 | Self::Delete
                 | Self::Commit
+                | Self::CommitHome
+                | Self::Run
                 | Self::CreateFixed
                 | Self::PutFixed
                 | Self::DeleteFixed
@@ -94,19 +138,28 @@ pub(crate) enum StoreRequest<'a> {
     /// place 64, incarnation 16
     Read(ObjectAddress),
     /// 0, or 1 and the expiry 64; key with its length; value
-    Put { key: &'a [u8], value: &'a [u8], expires_at_ms: Option<u64> },
+    Put {
+        key: &'a [u8],
+        value: &'a [u8],
+        expires_at_ms: Option<u64>,
+    },
     /// key
     Delete(&'a [u8]),
-    /// reads as in `Validate`; writes of keys; writes of objects
-    Commit { reads: Vec<ReadRecord>, writes: WriteSet },
+    Commit(CommitRequest<'a>),
     /// count 32; for each: kind 8, place 64, version 64
     Validate(Vec<ReadRecord>),
     /// bytes 32; 0, or 1 and the address of the object to be near
-    Alloc { bytes: u32, near: Option<ObjectAddress> },
+    Alloc {
+        bytes: u32,
+        near: Option<ObjectAddress>,
+    },
     /// addresses that `Alloc` returned and no commit has used
     Release(Vec<ObjectAddress>),
     /// cursor 64, count 32
-    Scan { cursor: ScanCursor, count: u32 },
+    Scan {
+        cursor: ScanCursor,
+        count: u32,
+    },
     /// nothing
     Stat,
     /// the number of regions that the client has been lent, 32
@@ -118,56 +171,148 @@ pub(crate) enum StoreRequest<'a> {
     /// any bytes, which come back
     Ping(&'a [u8]),
     /// bytes of a key 32, bytes of a value 32
-    CreateFixed { key_bytes: u32, value_bytes: u32 },
+    CreateFixed {
+        key_bytes: u32,
+        value_bytes: u32,
+    },
     /// table; key with its length; value
-    PutFixed { table: ObjectAddress, key: &'a [u8], value: &'a [u8] },
+    PutFixed {
+        table: ObjectAddress,
+        key: &'a [u8],
+        value: &'a [u8],
+    },
     /// table; key
-    DeleteFixed { table: ObjectAddress, key: &'a [u8] },
+    DeleteFixed {
+        table: ObjectAddress,
+        key: &'a [u8],
+    },
     /// table
     FreeFixed(ObjectAddress),
+    /// key
+    Watch(&'a [u8]),
+    /// a random number 64
+    RandomKey(u64),
+    /// nothing. It has no number: a client does not repeat it.
+    Clear,
+    /// nothing: opens numbers of transactions over several parts, whose home this part is
+    Begin,
+    /// transaction; what it reads and writes here, as in `Commit`
+    Prepare {
+        id: TransactionId,
+        body: &'a [u8],
+        request: CommitRequest<'a>,
+    },
+    /// transaction; count 16 of the other parts, and each of them; what it reads and writes here
+    CommitHome {
+        id: TransactionId,
+        parts: Vec<u16>,
+        request: CommitRequest<'a>,
+    },
+    /// transaction; 1 if it has happened, or 0
+    Decide {
+        id: TransactionId,
+        is_committed: bool,
+    },
+    /// transaction: all parts know the decision
+    Ended(TransactionId),
+    /// number of a function that only reads, 16; its bytes
+    Ask {
+        number: u16,
+        bytes: &'a [u8],
+    },
+    /// number of a function that writes, 16; its bytes
+    Run {
+        number: u16,
+        bytes: &'a [u8],
+    },
+    /// transaction; 1 if its branch waits no longer for its client, or 0
+    Outcome {
+        id: TransactionId,
+        is_final: bool,
+    },
+    /// each key with its length
+    GetMany(Vec<&'a [u8]>),
 }
 
-/// Why a request is not served.
+/// What a transaction of a client has read and writes: reads as in `Validate`; count 32 of keys, and for each the key with
+/// its length, and 0 or 1 and its new value with expiry and length; count 32 of objects, and for each address, kind 8, and
+/// bytes with their length unless it is freed.
+#[derive(Debug, Default)]
+pub(crate) struct CommitRequest<'a> {
+    pub(crate) reads: Vec<ReadRecord>,
+    pub(crate) keys: Vec<KeyChange<'a>>,
+    pub(crate) objects: BTreeMap<ObjectAddress, ObjectChange<'a>>,
+}
+
+/// A key, and its expiry and value, or `None` if it is deleted.
+pub(crate) type KeyChange<'a> = (&'a [u8], Option<(Option<u64>, &'a [u8])>);
+
+/// What becomes of an object without a key.
 #[derive(Debug)]
-pub(crate) enum RequestError {
-    Malformed(MalformedCall),
-    /// It is well-formed, and asks for what no store can do.
-    Refused(StoreError),
+pub(crate) enum ObjectChange<'a> {
+    New(&'a [u8]),
+    Replace(&'a [u8]),
+    Free,
 }
 
-impl From<StoreError> for RequestError {
-    fn from(error: StoreError) -> Self {
-        Self::Refused(error)
+impl CommitRequest<'_> {
+    /// Tells whether it allocates objects.
+    pub(crate) fn has_new_objects(&self) -> bool {
+        self.objects.values().any(|change| matches!(change, ObjectChange::New(_)))
+    }
+
+    /// Has a transaction read and write what is asked for. `reserved` are the objects that the client has allocated. Nothing that it
+    /// says of objects is believed: a lie ends as a conflict at most.
+    pub(crate) fn write_by(
+        &self,
+        tx: &mut Transaction<'_>,
+        reserved: &BTreeSet<ObjectAddress>,
+    ) -> Result<(), StoreError> {
+        tx.read_before(&self.reads)?;
+        for (address, change) in &self.objects {
+            match change {
+                ObjectChange::New(bytes) if reserved.contains(address) => {
+                    tx.write_reserved(*address, bytes)?;
+                }
+                ObjectChange::New(_) => return Err(StoreError::NoObject(*address)),
+                ObjectChange::Replace(bytes) => tx.write(*address, bytes)?,
+                ObjectChange::Free => tx.free(*address)?,
+            }
+        }
+        for (key, put) in &self.keys {
+            match put {
+                Some((expires_at_ms, value)) => tx.put_until(key, value, *expires_at_ms)?,
+                None => tx.delete_unread(key)?,
+            }
+        }
+        Ok(())
     }
 }
 
 impl<'a> NumberedRequest<'a> {
-    pub(crate) fn decode(kind: u16, body: &'a [u8]) -> Result<Self, RequestError> {
-        let malformed = |text| RequestError::Malformed(MalformedCall(text));
-        let kind = RequestKind::from_number(kind).ok_or(malformed("a request has an unknown handler"))?;
+    pub(crate) fn decode(kind: u16, body: &'a [u8]) -> Result<Self, MalformedCall> {
+        let cut = MalformedCall("a request is cut short");
+        let kind = RequestKind::from_number(kind).ok_or(MalformedCall("a request has an unknown handler"))?;
         let mut reader = ByteReader::new(body);
         let is_write = kind.is_write();
         let number = if is_write { reader.u64() } else { Some(0) };
-        let number = number.ok_or(malformed("a request is cut short"))?;
-        let request = StoreRequest::fields(kind, &mut reader)?.ok_or(malformed("a request is cut short"))?;
+        let number = number.ok_or(cut)?;
+        let request = StoreRequest::fields(kind, &mut reader).ok_or(cut)?;
         if !reader.is_empty() {
-            return Err(malformed("a request is longer than its fields"));
+            return Err(MalformedCall("a request is longer than its fields"));
         }
         Ok(Self { request, number })
     }
 }
 
 impl<'a> StoreRequest<'a> {
-    fn fields(kind: RequestKind, reader: &mut ByteReader<'a>) -> Result<Option<Self>, StoreError> {
-        Ok(match kind {
+    fn fields(kind: RequestKind, reader: &mut ByteReader<'a>) -> Option<Self> {
+        match kind {
             RequestKind::Get => Some(Self::Get(reader.rest())),
             RequestKind::Delete => Some(Self::Delete(reader.rest())),
             RequestKind::Read => address(reader).map(Self::Read),
             RequestKind::Put => put(reader),
-            RequestKind::Commit => {
-                let Some(reads) = reads(reader) else { return Ok(None) };
-                writes(reader)?.map(|writes| Self::Commit { reads, writes })
-            }
+            RequestKind::Commit => commit(reader).map(Self::Commit),
             RequestKind::Validate => reads(reader).map(Self::Validate),
             RequestKind::Alloc => {
                 let bytes = reader.u32();
@@ -195,7 +340,40 @@ impl<'a> StoreRequest<'a> {
                 address(reader).map(|table| Self::DeleteFixed { table, key: reader.rest() })
             }
             RequestKind::FreeFixed => address(reader).map(Self::FreeFixed),
-        })
+            RequestKind::Watch => Some(Self::Watch(reader.rest())),
+            RequestKind::RandomKey => reader.u64().map(Self::RandomKey),
+            RequestKind::Clear => Some(Self::Clear),
+            RequestKind::Begin => Some(Self::Begin),
+            RequestKind::Prepare => {
+                let id = TransactionId::take(reader)?;
+                let body = reader.rest();
+                Some(Self::Prepare { id, body, request: decode_commit(body)? })
+            }
+            RequestKind::CommitHome => {
+                let id = TransactionId::take(reader)?;
+                let count = reader.u16()?;
+                let parts = (0..count).map(|_| reader.u16()).collect::<Option<_>>()?;
+                Some(Self::CommitHome { id, parts, request: commit(reader)? })
+            }
+            RequestKind::Decide => {
+                let id = TransactionId::take(reader)?;
+                Some(Self::Decide { id, is_committed: reader.u8()? != 0 })
+            }
+            RequestKind::Ask => reader.u16().map(|number| Self::Ask { number, bytes: reader.rest() }),
+            RequestKind::Run => reader.u16().map(|number| Self::Run { number, bytes: reader.rest() }),
+            RequestKind::Ended => TransactionId::take(reader).map(Self::Ended),
+            RequestKind::Outcome => {
+                let id = TransactionId::take(reader)?;
+                Some(Self::Outcome { id, is_final: reader.u8()? != 0 })
+            }
+            RequestKind::GetMany => {
+                let mut keys = Vec::new();
+                while !reader.is_empty() {
+                    keys.push(take_bytes(reader)?);
+                }
+                Some(Self::GetMany(keys))
+            }
+        }
     }
 }
 
@@ -235,46 +413,46 @@ fn put<'a>(reader: &mut ByteReader<'a>) -> Option<StoreRequest<'a>> {
     Some(StoreRequest::Put { key, value: reader.rest(), expires_at_ms })
 }
 
-fn reads(reader: &mut ByteReader<'_>) -> Option<Vec<ReadRecord>> {
-    many(reader, |reader| {
-        let kind = match reader.u8()? {
-            0 => UnitKind::Object,
-            1 => UnitKind::Bucket,
-            _ => return None,
-        };
-        Some(ReadRecord { kind, place: reader.u64()?, version: reader.u64()? })
-    })
+/// Takes what [`append_reads`] appended.
+pub(super) fn reads(reader: &mut ByteReader<'_>) -> Option<Vec<ReadRecord>> {
+    many(reader, read)
 }
 
-/// Takes the writes of a commit.
-fn writes(reader: &mut ByteReader<'_>) -> Result<Option<WriteSet>, StoreError> {
-    let mut writes = WriteSet::default();
-    let Some(keys) = reader.u32() else { return Ok(None) };
-    for _ in 0..keys {
-        let Some(key) = take_bytes(reader) else { return Ok(None) };
-        writes.keys.insert(match optional(reader, put_value) {
-            Some(Some((expires_at_ms, value))) => {
-                KeyWrite::Put(ObjectImage::of_key(key, value, expires_at_ms)?)
-            }
-            Some(None) => {
-                crate::image::check_key(key)?;
-                KeyWrite::Delete(key.to_vec())
-            }
-            None => return Ok(None),
-        });
-    }
-    let Some(objects) = reader.u32() else { return Ok(None) };
-    for _ in 0..objects {
-        let (Some(address), Some(kind)) = (address(reader), reader.u8()) else { return Ok(None) };
-        let write = match (kind, if kind == FREE { Some(&[][..]) } else { take_bytes(reader) }) {
-            (NEW, Some(bytes)) => ObjectWrite::New(ObjectImage::of_object(bytes)?),
-            (REPLACE, Some(bytes)) => ObjectWrite::Replace(ObjectImage::of_object(bytes)?),
-            (FREE, Some(_)) => ObjectWrite::Free,
-            _ => return Ok(None),
-        };
-        writes.objects.insert(address, write);
-    }
-    Ok(Some(writes))
+/// Takes one read, without the number of reads before it.
+pub(super) fn read(reader: &mut ByteReader<'_>) -> Option<ReadRecord> {
+    let kind = match reader.u8()? {
+        0 => UnitKind::Object,
+        1 => UnitKind::Bucket,
+        _ => return None,
+    };
+    Some(ReadRecord { kind, place: reader.u64()?, version: reader.u64()? })
+}
+
+/// Returns what [`append_commit`] appended.
+pub(crate) fn decode_commit(body: &[u8]) -> Option<CommitRequest<'_>> {
+    let mut reader = ByteReader::new(body);
+    commit(&mut reader).filter(|_| reader.is_empty())
+}
+
+fn commit<'a>(reader: &mut ByteReader<'a>) -> Option<CommitRequest<'a>> {
+    let (reads, keys) = (reads(reader)?, many(reader, key_change)?);
+    let objects = many(reader, object_change)?.into_iter().collect();
+    Some(CommitRequest { reads, keys, objects })
+}
+
+fn key_change<'a>(reader: &mut ByteReader<'a>) -> Option<KeyChange<'a>> {
+    Some((take_bytes(reader)?, optional(reader, put_value)?))
+}
+
+fn object_change<'a>(reader: &mut ByteReader<'a>) -> Option<(ObjectAddress, ObjectChange<'a>)> {
+    let address = address(reader)?;
+    let change = match reader.u8()? {
+        NEW => ObjectChange::New(take_bytes(reader)?),
+        REPLACE => ObjectChange::Replace(take_bytes(reader)?),
+        FREE => ObjectChange::Free,
+        _ => return None,
+    };
+    Some((address, change))
 }
 
 fn put_value<'a>(reader: &mut ByteReader<'a>) -> Option<(Option<u64>, &'a [u8])> {

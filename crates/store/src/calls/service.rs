@@ -5,21 +5,25 @@ use std::sync::Arc;
 
 use caravan_fabric::{Error as FabricError, RegionToken};
 
-use super::reply::{FoundKey, FoundObject, ShardHint, append_counts, append_scan, error_fields};
-use super::request::{NumberedRequest, RequestError, RequestKind, StoreRequest, append_address};
+use super::reply::{
+    FoundKey, FoundObject, ShardHint, append_counts, append_scan, append_watch, error_fields,
+};
+use super::request::{CommitRequest, NumberedRequest, RequestKind, StoreRequest, append_address};
 use super::sessions::{ClientSessions, JoinedSession};
-use super::{CallRecord, DONE, MalformedCall, append_record};
-use crate::commit::{ObjectWrite, ReadRecord, UnitKind, WriteSet};
+use super::{CallRecord, DONE, MalformedCall, append_bytes, append_record};
+use crate::commit::{ReadRecord, UnitKind};
 use crate::entry::ObjectAddress;
 use crate::error::StoreError;
 use crate::fixed::FixedTable;
-use crate::layout::{BUCKET_BYTES, HEADER_BYTES, ObjectShape};
+use crate::functions::StoreFunctions;
+use crate::layout::{BUCKET_BYTES, ObjectShape};
+use crate::ledger::{DecisionPlace, TransactionId};
 use crate::limits;
-use crate::owner::{StoreCore, back_off, count};
-use crate::session::SessionReply;
+use crate::lookup;
+use crate::owner::count;
 use crate::store::Store;
 use crate::table::{BucketWord, LocatedKey};
-use crate::transaction::Transaction;
+use crate::transaction::{Transaction, are_current};
 
 /// The kinds of calls that are counted apart, as users see them; the last one is all others.
 // The others are in the order of `RequestKind`.
@@ -31,9 +35,9 @@ const _: () = assert!(RequestKind::Get as usize == 1 && RequestKind::Commit as u
 /// The number of calls of each kind.
 pub type CallCounts = [u64; CALL_NAMES.len()];
 
-/// Lends a client the parts of a store that it does not have yet; for clients that map nothing.
+/// Lends a client the extents of a store that it does not have yet; for clients that map nothing.
 pub trait RegionLender {
-    /// Returns the place and the token of each part from number `known` on.
+    /// Returns the place and the token of each extent from number `known` on.
     fn lend(&mut self, known: u32) -> Result<Vec<(u64, RegionToken)>, FabricError>;
 }
 
@@ -44,21 +48,46 @@ pub struct CallService {
     store: Arc<Store>,
     sessions: Arc<ClientSessions>,
     session: Option<JoinedSession>,
+    functions: Arc<StoreFunctions>,
     /// `reserved.len() <= limits::ALLOCATIONS_HELD_MAX`
     reserved: BTreeSet<ObjectAddress>,
+    /// The numbers of transactions that the client has opened; `opened.len() <= limits::TRANSACTIONS_OPEN_MAX`
+    opened: BTreeSet<u64>,
     value: Vec<u8>,
+    /// The next request waits until the commits of the store no longer do.
+    is_put_aside: bool,
 }
 
 impl CallService {
     /// Returns the service of a new client.
     pub fn new(store: Arc<Store>, sessions: Arc<ClientSessions>) -> Self {
-        Self { store, sessions, session: None, reserved: BTreeSet::new(), value: Vec::new() }
+        Self::with_functions(store, sessions, Arc::default())
+    }
+
+    /// The same of a client that may call these functions.
+    pub fn with_functions(
+        store: Arc<Store>,
+        sessions: Arc<ClientSessions>,
+        functions: Arc<StoreFunctions>,
+    ) -> Self {
+        Self {
+            store,
+            sessions,
+            session: None,
+            functions,
+            reserved: BTreeSet::new(),
+            opened: BTreeSet::new(),
+            value: Vec::new(),
+            is_put_aside: false,
+        }
     }
 
     /// Serves the requests that `input` begins with, appends the replies to `output`, and returns the number of
     /// bytes that were served, which the caller removes, and how many requests of each kind they were. Stops at an incomplete
     /// request, and when `output` is longer than [`limits::REPLIES_PAUSE_BYTES`]. An error means that the client
-    /// does not keep to the protocol: the caller closes its connection.
+    /// does not keep to the protocol: the caller closes its connection. A store that has lost its lease in the middle of a request
+    /// does not answer it: the client repeats it where the part is next, once this connection is closed. While [commits
+    /// wait](Store::commits_wait), it stops at a request that may write.
     pub fn serve(
         &mut self,
         input: &[u8],
@@ -66,23 +95,50 @@ impl CallService {
         lender: &mut impl RegionLender,
     ) -> Result<(usize, CallCounts), MalformedCall> {
         let (mut taken, mut counts) = (0, CallCounts::default());
+        self.is_put_aside = false;
+        let mut served = 0;
         while output.len() < limits::REPLIES_PAUSE_BYTES {
+            if served % limits::LOOKUPS_UNDER_WAY == 0 {
+                self.ask_for_keys(&input[taken..]);
+            }
             let Some((record, bytes)) = CallRecord::split(&input[taken..])? else { break };
-            taken += bytes;
+            if self.store.commits_wait() && !RequestKind::only_reads(record.kind) {
+                self.is_put_aside = true;
+                break;
+            }
+            (taken, served) = (taken + bytes, served + 1);
             counts[usize::from(record.kind.max(1) - 1).min(OTHER_CALL)] += 1;
             let start = output.len();
-            let result = match NumberedRequest::decode(record.kind, record.body) {
-                Ok(request) => self.run(request, record.call, output, lender),
-                Err(RequestError::Refused(error)) => Err(error),
-                Err(RequestError::Malformed(error)) => return Err(error),
-            };
-            if let Err(error) = result {
+            let request = NumberedRequest::decode(record.kind, record.body)?;
+            if let Err(error) = self.run(request, record.call, output, lender) {
                 output.truncate(start);
+                // A copy may have it, and the next owner says what became of it.
+                if matches!(error, StoreError::NotPrimary) {
+                    continue;
+                }
                 let (status, fields) = error_fields(&error);
                 append_record(output, record.call, status, |to| to.extend_from_slice(&fields));
             }
         }
         Ok((taken, counts))
+    }
+
+    /// Returns whether [`serve`](Self::serve) has stopped because commits wait: the caller then calls it again some time later.
+    pub fn is_put_aside(&self) -> bool {
+        self.is_put_aside
+    }
+
+    /// Asks the processor for the keys of the next requests, so that the lookups do not wait for memory one after the
+    /// other.
+    fn ask_for_keys(&self, mut input: &[u8]) {
+        let next = || {
+            let (record, bytes) = CallRecord::split(input).ok()??;
+            input = &input[bytes..];
+            Some(record)
+        };
+        let records = std::iter::from_fn(next).take(limits::LOOKUPS_UNDER_WAY);
+        let gets = records.filter(|record| record.kind == RequestKind::Get as u16);
+        lookup::ask_for(&self.store.core().view, gets.map(|record| record.body));
     }
 
     fn run(
@@ -111,16 +167,16 @@ impl CallService {
                 let existed = self.once(number, |tx| tx.delete(key).map(u64::from))?;
                 reply(&mut |to| to.push(existed as u8));
             }
-            StoreRequest::Commit { reads, writes } => {
-                self.commit(number, reads, writes)?;
+            StoreRequest::Commit(request) => {
+                self.commit(number, &request)?;
                 reply(&mut |_| ());
             }
+            StoreRequest::GetMany(keys) => {
+                let found = self.get_many(&keys)?;
+                reply(&mut |to| to.extend_from_slice(&found));
+            }
             StoreRequest::Validate(reads) => {
-                let view = &self.store.core().view;
-                view.fence_acquire();
-                let is_current =
-                    |read: &ReadRecord| view.version_of(read.place, read.kind) == Some(read.version);
-                if !reads.iter().all(is_current) {
+                if !are_current(&self.store.core().view, &reads) {
                     return Err(StoreError::Conflict);
                 }
                 reply(&mut |_| ());
@@ -173,10 +229,66 @@ impl CallService {
                 self.once(number, |tx| FixedTable::open(&mut *tx, table)?.free(tx).map(|()| 0))?;
                 reply(&mut |_| ());
             }
+            StoreRequest::Watch(key) => {
+                let watch = self.store.watch(key)?;
+                reply(&mut |to| append_watch(to, watch));
+            }
+            StoreRequest::RandomKey(random) => {
+                let key = self.store.random_key(random)?;
+                reply(&mut |to| {
+                    to.push(u8::from(key.is_some()));
+                    to.extend_from_slice(key.as_deref().unwrap_or_default());
+                });
+            }
+            StoreRequest::Clear => {
+                self.store.clear()?;
+                reply(&mut |_| ());
+            }
+            StoreRequest::Begin => {
+                let (owner, first, count) = self.begin()?;
+                reply(&mut |to| {
+                    [owner, first, count].iter().for_each(|word| to.extend_from_slice(&word.to_be_bytes()))
+                });
+            }
+            StoreRequest::Prepare { id, body, request } => {
+                self.store.prepare(id, body, &request)?;
+                reply(&mut |_| ());
+            }
+            StoreRequest::CommitHome { id, parts, request } => {
+                self.commit_home(number, id, &parts, &request)?;
+                reply(&mut |_| ());
+            }
+            StoreRequest::Decide { id, is_committed } => {
+                self.store.decide(id, is_committed)?;
+                reply(&mut |_| ());
+            }
+            StoreRequest::Ended(id) => {
+                let ledger = &self.store.core().ledger;
+                if ledger.is_owner(id) && self.opened.remove(&id.number) {
+                    ledger.close([id.number]);
+                }
+                self.store.end_transaction(id);
+                reply(&mut |_| ());
+            }
+            StoreRequest::Outcome { id, is_final } => {
+                let outcome = self.store.outcome(id, is_final);
+                reply(&mut |to| to.push(outcome as u8));
+            }
+            StoreRequest::Ask { number: function, bytes } => {
+                let answer = self.ask(function, bytes)?;
+                reply(&mut |to| to.extend_from_slice(&answer));
+            }
+            StoreRequest::Run { number: function, bytes } => {
+                let function = self.functions.find_write(function)?;
+                let answer = self.once(number, |tx| function(tx, bytes))?;
+                reply(&mut |to| to.extend_from_slice(&answer.to_be_bytes()));
+            }
             StoreRequest::Ping(bytes) => reply(&mut |to| to.extend_from_slice(bytes)),
             StoreRequest::Regions(known) => {
                 let lent = lender.lend(known)?;
+                let left_ns = self.store.core().copies.lease_left_ns();
                 reply(&mut |to| {
+                    to.extend_from_slice(&left_ns.to_be_bytes());
                     for (place, token) in &lent {
                         to.extend_from_slice(&place.to_be_bytes());
                         to.extend_from_slice(&token.to_bytes());
@@ -185,6 +297,21 @@ impl CallService {
             }
         }
         Ok(())
+    }
+
+    /// Runs a function that only reads.
+    fn ask(&self, number: u16, bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
+        let function = self.functions.find_read(number)?;
+        let answer = self.store.transaction(|tx| {
+            let answer = function(tx, bytes)?;
+            // It may be called again.
+            if tx.has_writes() { Err(StoreError::FunctionWrites { number }) } else { Ok(answer) }
+        })?;
+        let limit = limits::CALL_BYTES_MAX;
+        match answer.len() {
+            bytes if bytes > limit => Err(StoreError::CallTooLong { bytes, limit }),
+            _ => Ok(answer),
+        }
     }
 
     /// Opens a session, or goes on with one, and returns its number; 0 if there is no room for one.
@@ -213,6 +340,29 @@ impl CallService {
         let joined = self.session.as_ref().ok_or(StoreError::NoSession)?;
         let _turn = joined.turn()?;
         self.store.transaction(|tx| tx.once(joined.id, number, &mut run))
+    }
+
+    /// Looks several keys up, and returns what it has found, which is of one moment: with its length for each key.
+    fn get_many(&mut self, keys: &[&[u8]]) -> Result<Vec<u8>, StoreError> {
+        let limit = limits::CALL_VALUE_BYTES_MAX;
+        for _ in 0..limits::READ_ATTEMPTS {
+            let (mut all, mut reads, mut one) = (Vec::new(), Vec::with_capacity(keys.len()), Vec::new());
+            for key in keys {
+                let (read, _, head) = self.get(key)?;
+                one.clear();
+                FoundKey::append(&mut one, &read, None, head.map(|head| (head, &self.value[..])));
+                append_bytes(&mut all, &one);
+                if all.len() > limit {
+                    return Err(StoreError::CallTooLong { bytes: all.len(), limit });
+                }
+                reads.push(read);
+            }
+            // Each was current when it was read: if all still are, they are of the moment of the last one.
+            if keys.len() < 2 || are_current(&self.store.core().view, &reads) {
+                return Ok(all);
+            }
+        }
+        Err(StoreError::Conflict)
     }
 
     /// Looks a key up; its value is in `self.value` then.
@@ -301,103 +451,66 @@ impl CallService {
         }
     }
 
-    /// Commits. Nothing that the client says of objects is believed: a lie ends as a conflict at most.
-    fn commit(
-        &mut self,
-        number: u64,
-        reads: Vec<ReadRecord>,
-        mut writes: WriteSet,
-    ) -> Result<(), StoreError> {
-        let joined = (number > 0).then(|| self.session.as_ref().ok_or(StoreError::NoSession)).transpose()?;
-        let _turn = joined.map(JoinedSession::turn).transpose()?;
-        let core = self.store.core();
-        if let Some(joined) = joined {
-            // Once done, its reads have changed, and its objects are no longer reserved.
-            if core.reply(joined.id, number)?.is_some() {
-                return Ok(());
-            }
-            writes.reply = Some(SessionReply { session: joined.id.0, request: number, reply: 0 });
-        }
-        for (address, write) in &writes.objects {
-            self.check_object(&reads, *address, write)?;
-        }
-        let new: Vec<ObjectAddress> = writes
-            .objects
-            .iter()
-            .filter(|(_, write)| matches!(write, ObjectWrite::New(_)))
-            .map(|(address, _)| *address)
-            .collect();
-        commit(core, reads, writes)?;
-        new.iter().for_each(|address| _ = self.reserved.remove(address));
+    /// Commits. What the client has read must still be true; a commit that only meets others is tried again here.
+    fn commit(&mut self, number: u64, request: &CommitRequest<'_>) -> Result<(), StoreError> {
+        self.once(number, |tx| request.write_by(tx, &self.reserved).map(|()| 0))?;
+        self.forget_reserved(request);
         Ok(())
     }
 
-    fn check_object(
-        &self,
-        reads: &[ReadRecord],
-        address: ObjectAddress,
-        write: &ObjectWrite,
+    /// Commits the branch of a transaction over several parts whose home this part is, with the decision that it has happened.
+    fn commit_home(
+        &mut self,
+        number: u64,
+        id: TransactionId,
+        parts: &[u16],
+        request: &CommitRequest<'_>,
     ) -> Result<(), StoreError> {
-        let core = self.store.core();
-        let capacity = core.blocks.capacity(&core.view, address.place);
-        let bytes = match write {
-            ObjectWrite::New(image) | ObjectWrite::Replace(image) => image.payload().len(),
-            ObjectWrite::Free => 0,
-        };
-        if HEADER_BYTES + bytes > capacity {
-            return Err(StoreError::ObjectTooSmall {
-                bytes,
-                capacity: capacity.saturating_sub(HEADER_BYTES),
-            });
+        let ledger = &self.store.core().ledger;
+        let may_commit = ledger.is_owner(id) && self.opened.remove(&id.number) && ledger.begin_commit(id);
+        let mut decision = if may_commit { Some(DecisionPlace::take(ledger, id, parts)) } else { None };
+        // A request that is repeated has its reply, and no number that is open.
+        let done = self.once(number, |tx| {
+            let decision = decision.as_mut().ok_or(StoreError::Closed)?;
+            let decision =
+                decision.as_mut().map_err(|error| std::mem::replace(error, StoreError::Undecided))?;
+            request.write_by(tx, &self.reserved)?;
+            decision.write(tx).map(|()| 0)
+        });
+        match (&done, decision) {
+            (Ok(_), Some(Ok(decision))) => decision.keep(),
+            (Err(StoreError::NotPrimary), Some(Ok(decision))) => decision.leave(),
+            _ if may_commit => ledger.end_commit(id),
+            _ => {}
         }
-        if let ObjectWrite::New(_) = write {
-            let is_reserved = self.reserved.contains(&address);
-            return if is_reserved { Ok(()) } else { Err(StoreError::NoObject(address)) };
+        done?;
+        self.forget_reserved(request);
+        Ok(())
+    }
+
+    /// Opens numbers of transactions whose home this part is, as many as the client may have more than it has. Returns that of the owner,
+    /// the first one, and how many.
+    fn begin(&mut self) -> Result<(u64, u64, u64), StoreError> {
+        let count = limits::TRANSACTIONS_OPEN_MAX.saturating_sub(self.opened.len() as u64);
+        let (owner, first) = self.store.core().ledger.open(count)?;
+        self.opened.extend(first..first + count);
+        Ok((owner, first, count))
+    }
+
+    fn forget_reserved(&mut self, request: &CommitRequest<'_>) {
+        for address in request.objects.keys() {
+            self.reserved.remove(address);
         }
-        let (version, is_owned, _) = self.read(address)?;
-        if is_owned {
-            return Err(StoreError::Keyed(address));
-        }
-        let read = ReadRecord { place: address.place, version, kind: UnitKind::Object };
-        if reads.contains(&read) { Ok(()) } else { Err(StoreError::Conflict) }
     }
 }
 
 impl Drop for CallService {
     fn drop(&mut self) {
+        if !self.opened.is_empty() {
+            self.store.core().ledger.close(std::mem::take(&mut self.opened));
+        }
         while let Some(address) = self.reserved.first().copied() {
             self.give_back(address);
         }
     }
-}
-
-/// Commits what a client has read and writes. A client that has read nothing cannot run its transaction again with
-/// another result, so that is done here until it succeeds.
-fn commit(core: &StoreCore, reads: Vec<ReadRecord>, writes: WriteSet) -> Result<(), StoreError> {
-    let is_blind = reads.is_empty();
-    for attempt in 0.. {
-        core.changed.wait_for_room();
-        let writes = writes.clone();
-        let committed = if attempt >= limits::ATTEMPTS_BESIDE_OTHERS {
-            core.commit(&mut core.gate.alone().lane, &reads, writes)
-        } else {
-            core.commit(&mut core.gate.beside_others(), &reads, writes)
-        };
-        match committed {
-            Ok(full) => {
-                full.into_iter().for_each(|hash| core.split(hash));
-                return Ok(());
-            }
-            Err(StoreError::Full { needed_bytes, .. }) => core.make_room(needed_bytes, attempt)?,
-            Err(StoreError::Conflict) if is_blind => {
-                count(&core.tallies.conflicts, 1);
-                back_off(attempt);
-            }
-            Err(error) => {
-                count(&core.tallies.conflicts, u64::from(matches!(error, StoreError::Conflict)));
-                return Err(error);
-            }
-        }
-    }
-    Err(StoreError::Conflict)
 }

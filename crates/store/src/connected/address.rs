@@ -81,6 +81,14 @@ pub struct ConnectOptions {
     pub address: String,
     /// The password of the store, if it has one.
     pub password: Option<Vec<u8>>,
+    /// Which part of a store of several servers; `None` for a store of one part. The client finds the server that has the
+    /// part if any server that it connects to knows it.
+    pub part: Option<u16>,
+    /// Addresses of other servers of the same store, which are asked when the first one is out of reach.
+    pub others: Vec<String>,
+    /// How long connecting may take in all, without the look-up of a host's name; then it fails with
+    /// [`StoreError::NoAnswer`].
+    pub connect_wait: Duration,
     /// How long an operation waits while the server says nothing; then it fails with [`StoreError::NoAnswer`].
     pub answer_wait: Duration,
 }
@@ -88,7 +96,14 @@ pub struct ConnectOptions {
 impl ConnectOptions {
     /// Returns the options for a store without a password.
     pub fn new(address: impl Into<String>) -> Self {
-        Self { address: address.into(), password: None, answer_wait: limits::ANSWER_WAIT }
+        Self {
+            address: address.into(),
+            password: None,
+            part: None,
+            others: Vec::new(),
+            connect_wait: limits::CONNECT_WAIT,
+            answer_wait: limits::ANSWER_WAIT,
+        }
     }
 
     /// Sets the password.
@@ -97,10 +112,49 @@ impl ConnectOptions {
         self
     }
 
+    /// Sets which part of a store of several servers the client reads and writes.
+    pub fn part(mut self, part: u16) -> Self {
+        self.part = Some(part);
+        self
+    }
+
+    /// Sets the addresses of other servers of the same store, which are asked when the first one is out of reach.
+    pub fn others(mut self, addresses: impl IntoIterator<Item = String>) -> Self {
+        self.others = addresses.into_iter().collect();
+        self
+    }
+
+    /// Sets how long connecting may take, instead of [`limits::CONNECT_WAIT`].
+    pub fn connect_wait(mut self, wait: Duration) -> Self {
+        self.connect_wait = wait;
+        self
+    }
+
     /// Sets how long an operation waits while the server says nothing, instead of [`limits::ANSWER_WAIT`].
     pub fn answer_wait(mut self, wait: Duration) -> Self {
         self.answer_wait = wait;
         self
+    }
+}
+
+impl ConnectOptions {
+    /// Returns the addresses at which the store may be found, in the order in which they are tried: `last` is where it was last.
+    pub(crate) fn candidates(&self, last: &str) -> Vec<String> {
+        let mut candidates: Vec<String> = vec![last.to_owned()];
+        for address in std::iter::once(&self.address).chain(&self.others) {
+            if !candidates.contains(address) {
+                candidates.push(address.clone());
+            }
+        }
+        candidates
+    }
+
+    /// Returns how long each of `candidates` servers may take to answer in a round of attempts to connect. Where there are others to
+    /// be asked, one that is out of reach must not use up the time for them.
+    pub(crate) fn answer_wait_in(&self, round: u32, candidates: usize) -> Duration {
+        let is_alone = candidates == 1;
+        let wait = limits::ELSEWHERE_WAIT.saturating_mul(2_u32.saturating_pow(round));
+        if is_alone { self.connect_wait } else { wait.min(self.connect_wait) }
     }
 }
 
@@ -139,5 +193,14 @@ mod tests {
         let Some(StoreAddress::Socket(path)) = parsed("cache") else { panic!("a name is an address") };
         assert_eq!(path, socket_of_name("cache").unwrap());
         assert!(path.ends_with("cache.sock"));
+    }
+    #[test]
+    fn each_server_is_tried_once_in_a_round_the_last_one_first() {
+        let options =
+            ConnectOptions::new("a:1").others(["b:1".to_owned(), "c:1".to_owned(), "a:1".to_owned()]);
+        assert_eq!(options.candidates("a:1"), ["a:1", "b:1", "c:1"]);
+        assert_eq!(options.candidates("c:1"), ["c:1", "a:1", "b:1"]);
+        // One that another server has named.
+        assert_eq!(options.candidates("d:1"), ["d:1", "a:1", "b:1", "c:1"]);
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::{AsyncTransaction, ConnectedStore};
-use crate::entry::{EntryHead, KeyVersion, ObjectAddress, StoreEntry};
+use crate::entry::{EntryHead, KeyVersion, KeyWatch, ObjectAddress, StoreEntry};
 use crate::error::StoreError;
 use crate::limits;
 use crate::owner::back_off;
@@ -11,7 +11,7 @@ use crate::owner::back_off;
 /// What the body of [`ConnectedStore::transaction`] reads and writes by, as by a
 /// [`Transaction`](crate::Transaction).
 #[derive(Debug)]
-pub struct ConnectedTransaction<'s>(AsyncTransaction<'s>);
+pub struct ConnectedTransaction<'s>(pub(super) AsyncTransaction<'s>);
 
 impl ConnectedStore {
     /// Runs `body` as one transaction, as [`Store::transaction`](crate::Store::transaction) does: all of its writes
@@ -42,7 +42,7 @@ impl ConnectedStore {
 
 impl ConnectedTransaction<'_> {
     /// Waits for what `start` starts.
-    fn wait<T>(
+    pub(super) fn wait<T>(
         &mut self,
         start: impl AsyncFnOnce(&mut AsyncTransaction<'_>) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
@@ -53,6 +53,11 @@ impl ConnectedTransaction<'_> {
     /// Returns the value of `key`: what this transaction has put, or else what is in the store.
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
         self.wait(async |tx| tx.get(key).await)
+    }
+
+    /// Returns the values of several keys, as [`get`](Self::get) does for each, with one call instead of one for each.
+    pub fn get_many<K: AsRef<[u8]>>(&mut self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+        self.wait(async |tx| tx.get_many(keys).await)
     }
 
     /// Returns the value of `key` with its version and expiry. What this transaction has put has no version yet
@@ -69,6 +74,12 @@ impl ConnectedTransaction<'_> {
     /// Fails with [`StoreError::VersionChanged`] unless `key` has this version in the store, now and at the commit.
     pub fn require(&mut self, key: &[u8], version: KeyVersion) -> Result<(), StoreError> {
         self.wait(async |tx| tx.require(key, version).await)
+    }
+
+    /// Fails with [`StoreError::VersionChanged`] if `key` was written since [`ConnectedStore::watch`] returned `watch`,
+    /// until the commit.
+    pub fn require_unchanged(&mut self, key: &[u8], watch: &KeyWatch) -> Result<(), StoreError> {
+        self.wait(async |tx| tx.require_unchanged(key, watch).await)
     }
 
     /// Sets the value of `key`, which then never expires.

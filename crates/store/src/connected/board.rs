@@ -4,7 +4,6 @@
 //! the next link, once the server has said that it goes on with the session.
 
 use std::task::Waker;
-use std::time::Instant;
 
 use caravan_fabric::contract::{Armed, Completion};
 use caravan_fabric::{Error as FabricError, Link};
@@ -14,6 +13,7 @@ use super::one_sided::{OneSidedReads, RunningRead};
 use super::unanswered::UnansweredWrites;
 use crate::calls::{CallRecord, DONE, FoundKey, NUMBER_BYTES, RequestKind, append_record, decode_error};
 use crate::commit::UnitKind;
+use crate::copies::lease::now_ns;
 use crate::error::StoreError;
 use crate::limits;
 
@@ -83,8 +83,8 @@ pub(crate) struct CallBoard {
     has_posted: bool,
     done: Vec<Completion>,
     spare: Vec<u8>,
-    /// The call that asks for further regions, and when one was last asked.
-    regions: (Option<u32>, Option<Instant>),
+    /// The call that asks for further regions and the lease, and when one was last asked, on the clock of leases.
+    regions: (Option<u32>, Option<u64>),
     session: WriteSession,
 }
 
@@ -227,7 +227,11 @@ impl CallBoard {
     /// Starts to look a key up, by one-sided reads or by a call, and returns its number. `is_waited_for` says that the
     /// caller does nothing else meanwhile.
     pub(crate) fn start_lookup(&mut self, hash: u64, key: &[u8], is_waited_for: bool) -> u32 {
-        let Some(reads) = self.reads.as_ref().filter(|reads| reads.is_worth_it(is_waited_for)) else {
+        if self.reads.as_ref().is_some_and(|reads| reads.is_worth_it(is_waited_for) && reads.needs_lease()) {
+            self.ask_for_regions();
+        }
+        let may_read = |reads: &&OneSidedReads| reads.is_worth_it(is_waited_for) && reads.may_be_believed();
+        let Some(reads) = self.reads.as_ref().filter(may_read) else {
             return self.start(RequestKind::Get, |to| to.extend_from_slice(key));
         };
         let mut lookup = KeyLookup::new(hash, key);
@@ -240,8 +244,12 @@ impl CallBoard {
     /// Starts a one-sided read of some bytes, and returns its number; `None` if they are not lent, or too many reads
     /// are under way.
     pub(crate) fn start_read(&mut self, place: u64, bytes: usize) -> Option<u32> {
-        if !self.reads.as_ref()?.reaches(place + bytes as u64 - 1) {
+        let reads = self.reads.as_ref()?;
+        let (reaches, needs_lease) = (reads.reaches(place + bytes as u64 - 1), reads.needs_lease());
+        if !reaches || needs_lease {
             self.ask_for_regions();
+        }
+        if !reaches {
             return None;
         }
         let call = self.enter(0, Some(Box::new(OneSidedWork { lookup: None, running: None })));
@@ -284,6 +292,15 @@ impl CallBoard {
             match waker {
                 Some(waker) => waker.clone_from(new),
                 None => *waker = Some(new.clone()),
+            }
+        }
+    }
+
+    /// Calls all wakers.
+    pub(crate) fn wake_all(&mut self) {
+        for call in &mut self.calls {
+            if let CallState::UnderWay { waker, .. } = call {
+                waker.take().into_iter().for_each(Waker::wake);
             }
         }
     }
@@ -397,6 +414,10 @@ impl CallBoard {
         let Some(CallState::UnderWay { request, one_sided, .. }) = self.calls.get_mut(call as usize) else {
             return Err(StoreError::Protocol("it answers a call that was not made"));
         };
+        // The room of a read that is under way would be lost.
+        if one_sided.as_ref().is_some_and(|work| work.running.is_some()) {
+            return Err(StoreError::Protocol("it answers a call that is read one-sided"));
+        }
         if *request > 0 {
             self.session.unanswered.answered(*request);
         }
@@ -414,13 +435,14 @@ impl CallBoard {
             self.regions.0 = None;
             self.end_call(call, || CallOutcome::Body(Vec::new()));
             let (Some(link), Some(reads)) = (&mut self.link, &mut self.reads) else { return Ok(()) };
-            return reads.borrow(link, record.body);
+            return reads.borrow(link, record.body, self.regions.1.unwrap_or(0));
         }
         let Some(lookup) = one_sided.take().and_then(|work| work.lookup) else {
             self.end_call(call, || CallOutcome::Body(record.body.to_vec()));
             return Ok(());
         };
-        let found = FoundKey::decode(record.body).ok_or(StoreError::Protocol("a found key is malformed"))?;
+        let found =
+            FoundKey::decode(record.body.to_vec()).ok_or(StoreError::Protocol("a found key is malformed"))?;
         self.learn(lookup.hash, &found);
         self.end_call(call, || CallOutcome::Found(found));
         Ok(())
@@ -437,12 +459,14 @@ impl CallBoard {
     }
 
     fn ask_for_regions(&mut self) {
-        let is_early = self.regions.1.is_some_and(|asked| asked.elapsed() < limits::REGIONS_INTERVAL);
+        let now_ns = now_ns();
+        let interval_ns = limits::REGIONS_INTERVAL.as_nanos() as u64;
+        let is_early = self.regions.1.is_some_and(|asked_ns| now_ns < asked_ns + interval_ns);
         if let (Some(reads), None, false) = (&self.reads, self.regions.0, is_early) {
             let known = reads.known();
             let call = self.start(RequestKind::Regions, |to| to.extend_from_slice(&known.to_be_bytes()));
             self.abandon(call);
-            self.regions = (Some(call), Some(Instant::now()));
+            self.regions = (Some(call), Some(now_ns));
         }
     }
 
@@ -461,7 +485,10 @@ impl CallBoard {
         let then = reads.take(link, read, &mut self.spare);
         let Some(lookup) = &mut work.lookup else {
             reads.free(read);
-            let bytes = std::mem::take(&mut self.spare);
+            let mut bytes = std::mem::take(&mut self.spare);
+            if !reads.may_be_believed() {
+                bytes.clear();
+            }
             return self.end_call(call, || CallOutcome::Body(bytes));
         };
         let step = lookup.step(&mut self.spare, then, &mut reads.places);
@@ -487,7 +514,9 @@ impl CallBoard {
             reads.free(&read);
         }
         if let LookupStep::Found(found) = step {
-            return self.end_call(call, || CallOutcome::Found(found));
+            if reads.may_be_believed() {
+                return self.end_call(call, || CallOutcome::Found(found));
+            }
         }
         let Some(key) = work.lookup.as_ref().map(|lookup| lookup.key().to_vec()) else { return };
         append_record(&mut self.output, call, RequestKind::Get as u16, |to| to.extend_from_slice(&key));

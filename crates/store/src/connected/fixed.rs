@@ -91,7 +91,7 @@ impl ConnectedStore {
     /// # Ok::<(), caravan_store::StoreError>(())
     /// ```
     pub fn get_fixed(&self, probe: &mut FixedProbe, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
-        if self.mapped.is_none() {
+        if self.mapped().read(|_| Ok(())).is_none() {
             match probe.get(key, &mut |place, bytes| self.read_part(place, bytes)) {
                 // A part that is not lent, a writer that is always there, a link that is lost: by calls.
                 Err(StoreError::Contended | StoreError::Disconnected) => {}
@@ -122,8 +122,13 @@ impl ObjectSource for &ConnectedStore {
         range: Range<usize>,
         to: &mut Vec<u8>,
     ) -> Result<bool, StoreError> {
-        match &self.mapped {
-            Some(reader) => (&mut &*reader).part(address, range, to),
+        let old = to.len();
+        let read = self.mapped().read(|mut reader| (&mut reader).part(address, range.clone(), to));
+        if read.is_none() {
+            to.truncate(old);
+        }
+        match read {
+            Some(found) => found,
             None => match self.repeated(|| self.found_object(address)) {
                 Ok(found) => {
                     to.extend_from_slice(part_of(&found.bytes, range));

@@ -1,4 +1,4 @@
-//! One-sided reads over a link: the parts of the store that the server lends, and room in this side's arena.
+//! One-sided reads over a link: the extents of the store that the server lends, and room in this side's arena.
 
 use caravan_fabric::byte_reader::ByteReader;
 use caravan_fabric::contract::{Local, Operation, Provider};
@@ -6,18 +6,20 @@ use caravan_fabric::{Error as FabricError, Link, RegionNumber, RegionToken};
 
 use super::lookup::PlannedRead;
 use super::places::KnownPlaces;
+use crate::copies::lease::now_ns;
 use crate::error::StoreError;
+use crate::faults::{PlantedFault, is_planted};
 use crate::layout::StoreLayout;
-use crate::limits::{ONE_SIDED_BYTES_MAX, ONE_SIDED_READS_MAX};
+use crate::limits::{self, ONE_SIDED_BYTES_MAX, ONE_SIDED_READS_MAX};
 
 /// The bytes of the arena for one read: the word that is read after it, and the bytes.
 const ROOM_BYTES: u64 = 8 + ONE_SIDED_BYTES_MAX as u64;
 /// The bytes of the arena for all reads.
 pub(crate) const ARENA_BYTES: u64 = ROOM_BYTES * ONE_SIDED_READS_MAX as u64;
 
-/// A part of the store that the server lends.
+/// An extent of the store that the server lends.
 #[derive(Clone, Copy, Debug)]
-struct LentPart {
+struct LentExtent {
     place: u64,
     bytes: u64,
     number: RegionNumber,
@@ -28,11 +30,14 @@ struct LentPart {
 pub(crate) struct OneSidedReads {
     pub(crate) places: KnownPlaces,
     /// In the order of their places, without gaps.
-    parts: Vec<LentPart>,
+    extents: Vec<LentExtent>,
     arena_at: u64,
     free: Vec<u16>,
     /// No device does the reads, but a thread of the server's process.
     is_by_agent: bool,
+    /// Until when what is read counts, on the clock of leases: the owner's lease, counted from before it was asked about. All ones: there is
+    /// no lease.
+    believed_until_ns: u64,
     /// The number of reads that were started; for figures.
     pub(crate) started: u64,
 }
@@ -52,10 +57,11 @@ impl OneSidedReads {
     pub(crate) fn new(link: &Link, layout: StoreLayout) -> Result<Self, FabricError> {
         Ok(Self {
             places: KnownPlaces::new(layout),
-            parts: Vec::new(),
+            extents: Vec::new(),
             arena_at: Link::arena_bytes(link.ring_bytes())?,
             free: (0..ONE_SIDED_READS_MAX as u16).rev().collect(),
             is_by_agent: link.provider() == Provider::Tcp,
+            believed_until_ns: 0,
             started: 0,
         })
     }
@@ -66,45 +72,69 @@ impl OneSidedReads {
         !self.is_by_agent || is_waited_for
     }
 
-    /// Returns the number of parts that the server has lent.
-    pub(crate) fn known(&self) -> u32 {
-        self.parts.len() as u32
+    /// Tells whether what was read before this call was the store then. The server answers no reads once its process has ended or its link
+    /// is closed, which is before others may know of it; that it is stopped or cut off, only the clock tells.
+    pub(crate) fn may_be_believed(&self) -> bool {
+        self.believed_for_ns() > 0 || is_planted(PlantedFault::UnseenLease)
     }
 
-    /// Borrows what the server's reply says that it lends.
-    pub(crate) fn borrow(&mut self, link: &mut Link, body: &[u8]) -> Result<(), StoreError> {
+    /// Tells whether the owner should be asked about its lease again.
+    pub(crate) fn needs_lease(&self) -> bool {
+        self.believed_for_ns() < limits::READ_LEASE_LEAST.as_nanos() as u64
+    }
+
+    fn believed_for_ns(&self) -> u64 {
+        match self.believed_until_ns {
+            u64::MAX => u64::MAX,
+            until => until.saturating_sub(now_ns()),
+        }
+    }
+
+    /// Returns the number of extents that the server has lent.
+    pub(crate) fn known(&self) -> u32 {
+        self.extents.len() as u32
+    }
+
+    /// Borrows what the server's reply says that it lends, and takes its lease, about which it was asked at `asked_ns`.
+    pub(crate) fn borrow(&mut self, link: &mut Link, body: &[u8], asked_ns: u64) -> Result<(), StoreError> {
         let mut reader = ByteReader::new(body);
+        let left_ns = reader.u64().ok_or(StoreError::Protocol("a lease is malformed"))?;
+        self.believed_until_ns = match left_ns {
+            u64::MAX => u64::MAX,
+            // Clocks differ by less than a hundredth.
+            left => asked_ns.saturating_add(left - left / 100),
+        };
         while !reader.is_empty() {
             let place = reader.u64();
             let token = reader.bytes(RegionToken::BYTES).and_then(RegionToken::from_bytes);
             let (Some(place), Some(token)) = (place, token) else {
-                return Err(StoreError::Protocol("a lent part is malformed"));
+                return Err(StoreError::Protocol("a lent extent is malformed"));
             };
             if place != self.end() || place.checked_add(token.bytes()).is_none() {
-                return Err(StoreError::Protocol("a lent part is not the next one"));
+                return Err(StoreError::Protocol("a lent extent is not the next one"));
             }
             let number = link.borrow(&token)?;
-            self.parts.push(LentPart { place, bytes: token.bytes(), number });
+            self.extents.push(LentExtent { place, bytes: token.bytes(), number });
         }
         Ok(())
     }
 
     fn end(&self) -> u64 {
-        self.parts.last().map_or(0, |part| part.place + part.bytes)
+        self.extents.last().map_or(0, |extent| extent.place + extent.bytes)
     }
 
-    /// Tells whether the part with `place` is lent.
+    /// Tells whether the extent with `place` is lent.
     pub(crate) fn reaches(&self, place: u64) -> bool {
         place < self.end()
     }
 
     /// Returns where bytes of the store are for the link.
     fn remote(&self, place: u64, bytes: usize) -> Option<u64> {
-        let index = self.parts.partition_point(|part| part.place <= place).checked_sub(1)?;
-        let part = self.parts[index];
-        let offset = place - part.place;
+        let index = self.extents.partition_point(|extent| extent.place <= place).checked_sub(1)?;
+        let extent = self.extents[index];
+        let offset = place - extent.place;
         let end = offset.checked_add(bytes as u64)?;
-        (end <= part.bytes).then(|| part.number.place(offset))
+        (end <= extent.bytes).then(|| extent.number.place(offset))
     }
 
     /// Starts a read in `room`, or where there is some, for the call with this number; `None` if it cannot be.

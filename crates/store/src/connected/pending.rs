@@ -9,10 +9,12 @@ use std::task::{Context, Poll};
 use super::board::CallOutcome;
 use super::waiting::SharedCalls;
 use crate::error::StoreError;
+#[cfg(doc)]
+use crate::limits;
 
 /// An operation that has been started: [`wait`](Self::wait) for its result, or await it in any runtime. It is sent
 /// at the latest when any operation of its store is waited for or awaited. Dropping it does not undo
-/// the operation. Who awaits it limits the time by the runtime's means.
+/// the operation. Who awaits it waits as long as [`wait`](Self::wait) does, and up to [`limits::GLANCE`] longer.
 #[must_use = "an operation is sent when it is waited for; its result says whether it was done"]
 pub struct Pending<T> {
     state: PendingState<T>,
@@ -20,7 +22,13 @@ pub struct Pending<T> {
 
 enum PendingState<T> {
     Ready(Option<Result<T, StoreError>>),
-    Call { shared: Arc<SharedCalls>, call: u32, decode: Decode<T> },
+    /// `asleep_ns` is the time since when a future waits.
+    Call {
+        shared: Arc<SharedCalls>,
+        call: u32,
+        decode: Decode<T>,
+        asleep_ns: Option<u64>,
+    },
     Taken,
 }
 
@@ -33,7 +41,7 @@ impl<T> Pending<T> {
     }
 
     pub(crate) fn call(shared: &Arc<SharedCalls>, call: u32, decode: Decode<T>) -> Self {
-        Self { state: PendingState::Call { shared: Arc::clone(shared), call, decode } }
+        Self { state: PendingState::Call { shared: Arc::clone(shared), call, decode, asleep_ns: None } }
     }
 
     /// Waits for the result; returns [`StoreError::NoAnswer`] once the server has said nothing for the time that the
@@ -50,7 +58,7 @@ impl<T> Pending<T> {
     pub fn wait_a_while(&mut self) -> Option<Result<T, StoreError>> {
         let result = match &mut self.state {
             PendingState::Ready(result) => result.take(),
-            PendingState::Call { shared, call, decode } => {
+            PendingState::Call { shared, call, decode, .. } => {
                 Some(decode(shared.wait(|board| board.take(*call))?))
             }
             PendingState::Taken => None,
@@ -67,14 +75,16 @@ impl<T: Unpin> Future for Pending<T> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.state {
             PendingState::Ready(result) => Poll::Ready(result.take().expect("polled after it was ready")),
-            PendingState::Call { shared, call, decode } => match shared.poll(*call, context.waker()) {
-                Some(outcome) => {
-                    let result = decode(outcome);
-                    self.state = PendingState::Ready(None);
-                    Poll::Ready(result)
+            PendingState::Call { shared, call, decode, asleep_ns } => {
+                match shared.poll(*call, context.waker(), asleep_ns) {
+                    Some(outcome) => {
+                        let result = decode(outcome);
+                        self.state = PendingState::Ready(None);
+                        Poll::Ready(result)
+                    }
+                    None => Poll::Pending,
                 }
-                None => Poll::Pending,
-            },
+            }
             PendingState::Taken => Poll::Pending,
         }
     }

@@ -1,21 +1,24 @@
 //! A transaction of a client: it reads memory, gathers what it writes, and has a server commit both in one call.
 
+use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Instant;
 
 use super::board::CallOutcome;
+use super::mapped::MappedMemory;
 use super::pending::Pending;
 use super::{ConnectedStore, body, found};
 use crate::calls::{
-    FoundObject, NUMBER_BYTES, RequestKind, append_address, append_alloc, append_commit, append_reads,
-    decode_address,
+    FoundKey, FoundObject, NUMBER_BYTES, RequestKind, append_address, append_alloc, append_bytes,
+    append_commit, append_reads, decode_address, decode_found_keys,
 };
 use crate::commit::{ObjectWrite, ReadRecord, UnitKind, WriteSet};
-use crate::entry::{EntryHead, KeyVersion, ObjectAddress, StoreEntry};
+use crate::entry::{EntryHead, KeyVersion, KeyWatch, ObjectAddress, StoreEntry, WatchedUnit};
 use crate::error::StoreError;
-use crate::image::ObjectImage;
-use crate::layout::ObjectShape;
+use crate::image::{ObjectImage, check_key};
+use crate::layout::{ObjectShape, version};
 use crate::limits;
 use crate::transaction::{ReadSet, own_head};
 use crate::writes::KeyWrite;
@@ -25,11 +28,15 @@ use crate::writes::KeyWrite;
 #[derive(Debug)]
 pub struct AsyncTransaction<'s> {
     pub(super) store: &'s ConnectedStore,
-    snapshot: ReadSet,
-    writes: WriteSet,
+    /// What is mapped, and believed when the transaction began.
+    memory: Option<Arc<MappedMemory>>,
+    pub(super) snapshot: ReadSet,
+    pub(super) writes: WriteSet,
+    /// What was read before the body asks for it.
+    ahead: BTreeMap<Vec<u8>, Option<StoreEntry>>,
     /// The objects that this transaction has allocated.
     reserved: Vec<ObjectAddress>,
-    must_retry: bool,
+    pub(super) must_retry: bool,
 }
 
 impl ConnectedStore {
@@ -80,6 +87,17 @@ impl ConnectedStore {
     }
 }
 
+/// Keys of one part, and the call that looks them up.
+pub(super) struct StartedReads<'k> {
+    keys: Vec<&'k [u8]>,
+    found: Pending<Vec<FoundKey>>,
+}
+
+/// Returns what the lookup of several keys has found.
+fn found_keys(outcome: CallOutcome) -> Result<Vec<FoundKey>, StoreError> {
+    decode_found_keys(&body(outcome)?).ok_or(StoreError::Protocol("found keys are malformed"))
+}
+
 /// Lets other tasks run before this one goes on.
 async fn give_way() {
     let mut has_given_way = false;
@@ -100,11 +118,30 @@ pub(super) fn object_of(outcome: CallOutcome) -> Result<FoundObject, StoreError>
 
 impl<'s> AsyncTransaction<'s> {
     pub(super) fn new(store: &'s ConnectedStore) -> Self {
-        let snapshot = match &store.mapped {
+        let memory = store.mapped().memory();
+        let snapshot = match store.mapped().always() {
             Some(reader) => ReadSet::new(&reader.view),
+            // Also where a part is mapped: the clock of one part says nothing of others.
             None => ReadSet::without_clock(),
         };
-        Self { store, snapshot, writes: WriteSet::default(), reserved: Vec::new(), must_retry: false }
+        let (writes, ahead) = (WriteSet::default(), BTreeMap::new());
+        Self { store, memory, snapshot, writes, ahead, reserved: Vec::new(), must_retry: false }
+    }
+
+    /// Starts to check that all that was read is unchanged: at once where it is mapped.
+    pub(super) fn start_validate(&self) -> Pending<()> {
+        if let Some(memory) = &self.memory {
+            let is_current = self.snapshot.is_current(&memory.reader.view);
+            return Pending::ready(memory.believed(if is_current {
+                Ok(())
+            } else {
+                Err(StoreError::Conflict)
+            }));
+        }
+        let append = |to: &mut Vec<u8>| append_reads(to, self.snapshot.reads());
+        let validated = self.store.call(RequestKind::Validate, append, |outcome| body(outcome).map(drop));
+        self.store.flush();
+        validated
     }
 
     /// Commits if the body has succeeded, and returns what the transaction returns; `None` if it has to be run again.
@@ -118,7 +155,7 @@ impl<'s> AsyncTransaction<'s> {
         let Ok(value) = result else { return Some(result) };
         match self.commit().await {
             Ok(()) => Some(Ok(value)),
-            Err(StoreError::Conflict) => None,
+            Err(StoreError::Conflict | StoreError::Undecided) => None,
             Err(error) => Some(Err(error.into())),
         }
     }
@@ -126,18 +163,80 @@ impl<'s> AsyncTransaction<'s> {
     /// Notes that the transaction has to be run again, whatever the body makes of the error.
     fn noted<T>(&mut self, result: Result<T, StoreError>) -> Result<T, StoreError> {
         // Nothing was written, so a lost connection does no harm before the commit.
-        self.must_retry |= matches!(result, Err(StoreError::Conflict | StoreError::Disconnected));
+        self.must_retry |=
+            matches!(result, Err(StoreError::Conflict | StoreError::Disconnected | StoreError::Undecided));
         result
     }
 
+    /// Starts to look keys up, which are of one moment then; [`flush`](ConnectedStore::flush) sends that. What is mapped is not
+    /// read ahead.
+    pub(super) fn start_ahead<'k>(&self, keys: &[&'k [u8]]) -> Vec<StartedReads<'k>> {
+        let is_new = |key: &&&[u8]| {
+            check_key(key).is_ok() && !self.ahead.contains_key(**key) && self.writes.keys.get(key).is_none()
+        };
+        let keys: Vec<&[u8]> = keys.iter().filter(is_new).copied().collect();
+        if self.memory.is_some() {
+            return Vec::new();
+        }
+        let start = |keys: &[&'k [u8]]| {
+            let append = |to: &mut Vec<u8>| keys.iter().for_each(|key| append_bytes(to, key));
+            StartedReads {
+                keys: keys.to_vec(),
+                found: self.store.call(RequestKind::GetMany, append, found_keys),
+            }
+        };
+        keys.chunks(limits::KEYS_OF_CALL).map(start).collect()
+    }
+
+    /// Takes what was started: then these keys are read without a call. What is too long for a call is left.
+    pub(super) async fn take_ahead(&mut self, started: Vec<StartedReads<'_>>) -> Result<(), StoreError> {
+        for StartedReads { keys, found } in started {
+            let found = match found.await {
+                Err(StoreError::CallTooLong { .. }) => continue,
+                found => self.noted(found)?,
+            };
+            if found.len() != keys.len() {
+                return Err(StoreError::Protocol("there are more or fewer found keys than were asked for"));
+            }
+            // These are of one moment, and what was read before is checked after it.
+            let newest = found.iter().map(|found| found.read).max_by_key(|read| version::time(read.version));
+            if let Some(newest) = newest {
+                self.revalidate_for(&newest).await?;
+            }
+            for (key, found) in keys.into_iter().zip(found) {
+                self.snapshot.add(found.read)?;
+                let entry = found.entry.map(|(head, value)| StoreEntry { value, head });
+                self.ahead.insert(key.to_vec(), entry);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the values of several keys, as [`get`](Self::get) does for each, with one call instead of one for each.
+    pub async fn get_many<K: AsRef<[u8]>>(&mut self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+        let wanted: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
+        let started = self.start_ahead(&wanted);
+        self.take_ahead(started).await?;
+        let mut values = Vec::with_capacity(keys.len());
+        for key in wanted {
+            values.push(self.get(key).await?);
+        }
+        Ok(values)
+    }
+
     async fn read_key(&mut self, key: &[u8], copy: bool) -> Result<Option<StoreEntry>, StoreError> {
-        if let Some(reader) = &self.store.mapped {
+        if let Some(entry) = self.ahead.get(key) {
+            return Ok(entry.clone());
+        }
+        if let Some(memory) = &self.memory {
+            let view = &memory.reader.view;
             let read = if copy {
-                self.snapshot.entry(&reader.view, key)
+                self.snapshot.entry(view, key)
             } else {
-                let head = self.snapshot.key(&reader.view, key, |_| ());
+                let head = self.snapshot.key(view, key, |_| ());
                 head.map(|found| found.map(|(head, ())| StoreEntry { value: Vec::new(), head: head.entry() }))
             };
+            let read = memory.believed(read);
             return self.noted(read);
         }
         let found = self.store.start_found(key, true, found).await;
@@ -148,8 +247,8 @@ impl<'s> AsyncTransaction<'s> {
 
     /// Returns whether an object belongs to a key or to the table, and its bytes.
     async fn read_object(&mut self, address: ObjectAddress) -> Result<(bool, Vec<u8>), StoreError> {
-        if let Some(reader) = &self.store.mapped {
-            let read = self.snapshot.object(&reader.view, address);
+        if let Some(memory) = &self.memory {
+            let read = memory.believed(self.snapshot.object(&memory.reader.view, address));
             let (shape, bytes) = self.noted(read)?;
             return Ok((shape.has(ObjectShape::KEYED) || shape.has(ObjectShape::CHAIN), bytes));
         }
@@ -162,12 +261,17 @@ impl<'s> AsyncTransaction<'s> {
 
     /// Records what a call has read, after the server has revalidated what was read before, if that must be.
     async fn record(&mut self, read: ReadRecord) -> Result<(), StoreError> {
-        if self.snapshot.is_raised_by(&read) && !self.snapshot.reads().is_empty() {
-            let append = |to: &mut Vec<u8>| append_reads(to, self.snapshot.reads());
-            let validated = self.store.call(RequestKind::Validate, append, body).await;
+        self.revalidate_for(&read).await?;
+        self.snapshot.add(read)
+    }
+
+    /// Has the server revalidate what was read, if this read shows a newer time than that.
+    async fn revalidate_for(&mut self, read: &ReadRecord) -> Result<(), StoreError> {
+        if self.snapshot.is_raised_by(read) && !self.snapshot.reads().is_empty() {
+            let validated = self.start_validate().await;
             self.noted(validated)?;
         }
-        self.snapshot.add(read)
+        Ok(())
     }
 
     /// Returns the value of `key`: what this transaction has put, or else what is in the store.
@@ -198,6 +302,21 @@ impl<'s> AsyncTransaction<'s> {
         if stored == version { Ok(()) } else { Err(StoreError::VersionChanged) }
     }
 
+    /// Fails with [`StoreError::VersionChanged`] if `key` was written since [`ConnectedStore::watch`] returned `watch`,
+    /// until the commit.
+    pub async fn require_unchanged(&mut self, key: &[u8], watch: &KeyWatch) -> Result<(), StoreError> {
+        let gone = match watch.0 {
+            WatchedUnit::Live(version) => return self.require(key, version).await,
+            WatchedUnit::Gone(gone) => gone,
+        };
+        let append = |to: &mut Vec<u8>| append_reads(to, &[gone]);
+        match self.store.call(RequestKind::Validate, append, body).await {
+            Err(StoreError::Conflict) => return Err(StoreError::VersionChanged),
+            validated => drop(self.noted(validated)?),
+        }
+        self.record(gone).await
+    }
+
     /// Sets the value of `key`, which then never expires.
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
         self.put_until(key, value, None)
@@ -210,8 +329,8 @@ impl<'s> AsyncTransaction<'s> {
         value: &[u8],
         expires_at_ms: Option<u64>,
     ) -> Result<(), StoreError> {
-        super::check_call(value, limits::OBJECT_BYTES_MAX)?;
-        let image = ObjectImage::of_key(key, value, expires_at_ms)?;
+        super::check_call(value, limits::CALL_VALUE_BYTES_MAX)?;
+        let image = ObjectImage::of_sent_key(key, value, expires_at_ms)?;
         self.check_size()?;
         self.writes.keys.insert(KeyWrite::Put(image));
         Ok(())
@@ -301,7 +420,7 @@ impl<'s> AsyncTransaction<'s> {
         }
     }
 
-    async fn commit(&mut self) -> Result<(), StoreError> {
+    pub(super) async fn commit(&mut self) -> Result<(), StoreError> {
         if self.writes.is_empty() {
             // All that was read was true at one moment within the transaction.
             return Ok(());

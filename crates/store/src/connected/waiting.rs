@@ -6,17 +6,19 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::pin::pin;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use caravan_fabric::contract::Armed;
+use caravan_fabric::contract::{Armed, Provider};
 use caravan_fabric::{SpinMode, SpinPolicy, Turn};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::StoreTransport;
 use super::address::ConnectOptions;
-use super::attach::{AttachedLink, StoreGreeting, attach};
+use super::attach::{AttachedLink, StoreGreeting, attach, attach_elsewhere};
 use super::board::{CallBoard, CallOutcome};
+use super::mapped::{MappedMemory, MappedReads};
 use super::one_sided::OneSidedReads;
 use crate::calls::RequestKind;
 use crate::error::StoreError;
@@ -25,11 +27,22 @@ use crate::limits;
 /// The time between two attempts to reach a server again.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(10);
 
+/// The waker of futures that [`SharedCalls::block_on`] brings on: nobody has to be woken. `Waker::noop()` would not do, because
+/// that of another crate's code may be another one to `will_wake`.
+static NOBODY: LazyLock<Waker> = LazyLock::new(|| Waker::from(Arc::new(Nobody)));
+
+struct Nobody;
+
+impl Wake for Nobody {
+    fn wake(self: Arc<Self>) {}
+}
+
 /// What all users of a connection share.
 #[derive(Debug)]
 pub(crate) struct SharedCalls {
     options: ConnectOptions,
     pub(crate) greeting: StoreGreeting,
+    pub(crate) mapped: MappedReads,
     state: Mutex<SharedState>,
     /// Notified when a turn of the board had news, and when the descriptor is free to be slept on.
     news: Condvar,
@@ -52,6 +65,12 @@ struct SharedState {
     lost: Option<Instant>,
     /// When the server last said something, as far as a waiting thread has noticed.
     heard_ns: u64,
+    /// Where the server was last.
+    address: String,
+    transport: StoreTransport,
+    /// When other servers were last asked where the part is, and for how long they are not asked again.
+    asked_ns: u64,
+    patience: Duration,
 }
 
 /// What a waiting thread sleeps on.
@@ -64,9 +83,9 @@ struct LinkDescriptors {
 type SharedGuard<'s> = MutexGuard<'s, SharedState>;
 
 impl SharedCalls {
-    /// Connects; returns the memory of the store, too, if the server handed it over.
-    pub(crate) fn connect(options: ConnectOptions) -> Result<(Self, Option<OwnedFd>), StoreError> {
-        let attached = attach(&options)?;
+    /// Connects, and maps the memory of the store if the server hands it over.
+    pub(crate) fn connect(options: ConnectOptions) -> Result<Self, StoreError> {
+        let (attached, address) = attach_first(&options)?;
         let greeting = attached.greeting;
         let mut state = SharedState {
             board: CallBoard::new(),
@@ -78,10 +97,19 @@ impl SharedCalls {
             wrote: Instant::now(),
             lost: None,
             heard_ns: 0,
+            address,
+            transport: StoreTransport::Mapped,
+            asked_ns: 0,
+            patience: limits::PART_SILENCE,
         };
-        let memory = state.attach(attached)?;
+        let mapped = MappedReads::new(state.attach(attached)?, options.part.is_some());
         let (state, news) = (Mutex::new(state), Condvar::new());
-        Ok((Self { options, greeting, state, news, begin: Instant::now() }, memory))
+        Ok(Self { options, greeting, mapped, state, news, begin: Instant::now() })
+    }
+
+    /// Returns how the client reads.
+    pub(crate) fn transport(&self) -> StoreTransport {
+        self.lock().transport
     }
 
     fn lock(&self) -> SharedGuard<'_> {
@@ -161,12 +189,18 @@ impl SharedCalls {
 
     fn try_reconnect(&self, state: &mut SharedState) -> Result<(), StoreError> {
         let begin = state.lost.unwrap_or_else(Instant::now);
+        // If that server is gone, another one may know where its part is.
+        let candidates = self.options.candidates(&state.address);
+        let mut turn = 0;
         loop {
-            let error = match attach(&self.options) {
-                Ok(attached) if attached.greeting != self.greeting => return Err(StoreError::Replaced),
-                Ok(attached) => {
+            let round = (turn / candidates.len()) as u32;
+            let answer_wait = self.options.answer_wait_in(round, candidates.len());
+            let error = match attach(&self.options, &candidates[turn % candidates.len()], answer_wait) {
+                Ok((attached, _)) if attached.greeting != self.greeting => return Err(StoreError::Replaced),
+                Ok((attached, address)) => {
                     state.heard_ns = self.now_ns();
-                    return state.attach(attached).map(drop);
+                    state.address = address;
+                    return self.take(state, attached);
                 }
                 Err(error) => error,
             };
@@ -174,14 +208,25 @@ impl SharedCalls {
             let is_passing = match &error {
                 StoreError::Unreachable { .. } | StoreError::NoAnswer { .. } => true,
                 StoreError::Link(_) | StoreError::Memory(_) => true,
-                StoreError::Refused(text) => text.ends_with("try again"),
-                _ => false,
+                error => error.is_passing_refusal(),
             };
-            if !is_passing || begin.elapsed() >= limits::RECONNECT_WAIT {
+            turn += 1;
+            // However long the connection has been lost, each of them is asked.
+            let is_over = turn % candidates.len() == 0 && begin.elapsed() >= limits::RECONNECT_WAIT;
+            if !is_passing || is_over {
                 return Err(error);
             }
-            std::thread::sleep(RECONNECT_PAUSE);
+            // Nobody was kept busy by an attempt in vain to reach a server: the next one is asked at once.
+            if turn % candidates.len() == 0 || !matches!(error, StoreError::Unreachable { .. }) {
+                std::thread::sleep(RECONNECT_PAUSE);
+            }
         }
+    }
+
+    /// Takes a later connection.
+    fn take(&self, state: &mut SharedState, attached: AttachedLink) -> Result<(), StoreError> {
+        self.mapped.exchange(state.attach(attached)?);
+        Ok(())
     }
 
     /// Sends what was started.
@@ -202,17 +247,26 @@ impl SharedCalls {
 
     /// Waits until `look` returns something, which it does at the latest when the connection has ended, or for a write
     /// when it was not possible to connect again. Returns `None` once the server has said nothing for too long.
-    pub(crate) fn wait<T>(&self, mut look: impl FnMut(&mut CallBoard) -> Option<T>) -> Option<T> {
+    pub(crate) fn wait<T>(&self, look: impl FnMut(&mut CallBoard) -> Option<T>) -> Option<T> {
+        self.wait_from(&mut None, look)
+    }
+
+    /// Waits as [`wait`](Self::wait) does, on behalf of who has slept since `asleep_ns`.
+    fn wait_from<T>(
+        &self,
+        asleep_ns: &mut Option<u64>,
+        mut look: impl FnMut(&mut CallBoard) -> Option<T>,
+    ) -> Option<T> {
         let mut state = self.lock();
-        let mut asleep_ns = None;
         loop {
             if let Some(found) = look(&mut state.board) {
                 return Some(found);
             }
-            if self.is_silent(&state, asleep_ns) {
+            if self.is_silent(&state, *asleep_ns) {
                 return None;
             }
-            state = self.turn(state, &mut asleep_ns);
+            self.follow_if_silent(&mut state, *asleep_ns);
+            state = self.turn(state, asleep_ns);
         }
     }
 
@@ -220,18 +274,18 @@ impl SharedCalls {
     /// once the server has said nothing for too long.
     pub(crate) fn block_on<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let mut future = pin!(future);
-        // Nobody has to be woken.
-        let mut context = Context::from_waker(Waker::noop());
+        let mut context = Context::from_waker(&NOBODY);
         let mut asleep_ns = None;
         loop {
             let ended = self.lock().board.ended();
             if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
                 return Some(value);
             }
-            let state = self.lock();
+            let mut state = self.lock();
             if self.is_silent(&state, asleep_ns) {
                 return None;
             }
+            self.follow_if_silent(&mut state, asleep_ns);
             // What the future waits for may have ended since it has looked, and nothing else would follow.
             if state.board.ended() == ended {
                 drop(self.turn(state, &mut asleep_ns));
@@ -247,6 +301,28 @@ impl SharedCalls {
         })
     }
 
+    /// Follows a part whose server says nothing: a host that is gone or cut off ends no connection. Other servers know whether the part
+    /// is elsewhere by now; if not, the server may just take long, and is waited for.
+    fn follow_if_silent(&self, state: &mut SharedState, asleep_ns: Option<u64>) {
+        let Some(asleep_ns) = asleep_ns.filter(|_| self.options.part.is_some()) else { return };
+        let now_ns = self.now_ns();
+        if state.heard_ns > state.asked_ns {
+            (state.asked_ns, state.patience) = (state.heard_ns, limits::PART_SILENCE);
+        }
+        let silent_ns = now_ns.saturating_sub(state.asked_ns.max(asleep_ns));
+        if state.board.link.is_none() || Duration::from_nanos(silent_ns) < state.patience {
+            return;
+        }
+        let found = attach_elsewhere(&self.options, &state.address);
+        (state.asked_ns, state.patience) = (self.now_ns(), 2 * state.patience);
+        if let Some((attached, address)) = found.filter(|(attached, _)| attached.greeting == self.greeting) {
+            self.detach(state);
+            state.address = address;
+            // Without a link, whoever waits connects again.
+            let _ = self.take(state, attached);
+        }
+    }
+
     /// Returns the error of who has waited too long.
     pub(crate) fn no_answer(&self, is_started: bool) -> StoreError {
         StoreError::NoAnswer { wait: self.options.answer_wait, is_started }
@@ -254,7 +330,8 @@ impl SharedCalls {
 
     /// Returns how long one sleep takes.
     fn glance(&self) -> Duration {
-        limits::GLANCE.min(self.options.answer_wait)
+        let glance = limits::GLANCE.min(self.options.answer_wait);
+        if self.options.part.is_some() { glance.min(limits::PART_SILENCE) } else { glance }
     }
 
     /// Sends and receives once; if there is nothing, spins or sleeps, whatever pays. Connects again if there are
@@ -280,12 +357,7 @@ impl SharedCalls {
         }
         match state.advance() {
             Ok(true) => {
-                let now_ns = self.now_ns();
-                state.heard_ns = now_ns;
-                state.spin.found(now_ns);
-                if state.sleepers > 0 {
-                    self.news.notify_all();
-                }
+                self.note_news(&mut state);
                 return state;
             }
             Ok(false) => {}
@@ -310,6 +382,16 @@ impl SharedCalls {
                 self.detach(&mut state);
                 state
             }
+        }
+    }
+
+    /// Notes that something has arrived while nobody slept.
+    fn note_news(&self, state: &mut SharedState) {
+        let now_ns = self.now_ns();
+        state.heard_ns = now_ns;
+        state.spin.found(now_ns);
+        if state.sleepers > 0 {
+            self.news.notify_all();
         }
     }
 
@@ -354,16 +436,30 @@ impl SharedCalls {
         state
     }
 
-    /// Takes the outcome of a call, or has `waker` called when it is there.
-    pub(crate) fn poll(self: &Arc<Self>, call: u32, waker: &Waker) -> Option<CallOutcome> {
+    /// Takes the outcome of a call, or has `waker` called when it is there. `asleep_ns` gets the time of the first call
+    /// in vain. Once the server has said nothing for too long, that is the outcome.
+    pub(crate) fn poll(
+        self: &Arc<Self>,
+        call: u32,
+        waker: &Waker,
+        asleep_ns: &mut Option<u64>,
+    ) -> Option<CallOutcome> {
         let mut state = self.lock();
         let advanced = if state.is_slept_on { state.board.flush().map(|()| false) } else { state.advance() };
-        if advanced.is_err() {
-            self.detach(&mut state);
+        match advanced {
+            // Else a thread in `block_on` would believe that it has waited in vain since its first call, and sleep.
+            Ok(true) => self.note_news(&mut state),
+            Ok(false) => {}
+            Err(_) => self.detach(&mut state),
         }
         let outcome = state.board.take(call);
-        // `block_on` brings itself on.
-        if outcome.is_none() && !waker.will_wake(Waker::noop()) {
+        if outcome.is_none() && self.is_silent(&state, *asleep_ns) {
+            state.board.abandon(call);
+            return Some(CallOutcome::Failed(self.no_answer(true)));
+        }
+        // `block_on` brings itself on, and knows how long it has waited.
+        if outcome.is_none() && !waker.will_wake(&NOBODY) {
+            asleep_ns.get_or_insert_with(|| self.now_ns());
             state.board.wake(call, waker);
             if state.has_helper {
                 self.news.notify_all();
@@ -374,13 +470,24 @@ impl SharedCalls {
         outcome
     }
 
+    /// Returns whether there is a thread that waits for futures.
+    pub(crate) fn has_helper(&self) -> bool {
+        self.lock().has_helper
+    }
+
     /// Starts the thread that waits while futures are under way. Without it, whoever waits next wakes them.
     fn start_helper(self: &Arc<Self>) -> bool {
         let shared = Arc::clone(self);
         let help = move || {
             loop {
-                // Futures have no deadline of their own.
-                while shared.wait(|board| (!board.is_busy()).then_some(())).is_none() {}
+                let is_idle = |board: &mut CallBoard| (!board.is_busy()).then_some(());
+                let mut asleep_ns = None;
+                while shared.wait_from(&mut asleep_ns, is_idle).is_none() {
+                    // Each future looks whether it has waited too long itself; those that have not do so a glance later.
+                    shared.lock().board.wake_all();
+                    let next_ns = shared.now_ns() + shared.glance().as_nanos() as u64;
+                    asleep_ns = Some(next_ns.saturating_sub(shared.options.answer_wait.as_nanos() as u64));
+                }
                 let state = shared.lock();
                 let idle = |state: &mut SharedState| !state.board.is_busy();
                 let (mut state, _) = shared
@@ -411,6 +518,36 @@ impl SharedCalls {
     }
 }
 
+/// Connects for the first time: to the first server that can be reached. While a server says that it is to be asked again, as
+/// the part is just being taken over, or may just be slow, this asks all of them in turn.
+fn attach_first(options: &ConnectOptions) -> Result<(AttachedLink, String), StoreError> {
+    let begin = Instant::now();
+    let candidates = options.candidates(&options.address);
+    let mut round = 0;
+    loop {
+        let (mut first, mut is_to_ask_again) = (None, false);
+        let answer_wait = options.answer_wait_in(round, candidates.len());
+        for address in &candidates {
+            match attach(options, address, answer_wait) {
+                Err(error) if error.is_passing_refusal() => {
+                    is_to_ask_again = true;
+                    first = Some(error);
+                }
+                Err(error @ (StoreError::Unreachable { .. } | StoreError::NoAnswer { .. })) => {
+                    is_to_ask_again |= matches!(error, StoreError::NoAnswer { .. });
+                    first.get_or_insert(error);
+                }
+                outcome => return outcome,
+            }
+        }
+        if !is_to_ask_again || begin.elapsed() >= options.connect_wait {
+            return Err(first.unwrap_or(StoreError::Disconnected));
+        }
+        round += 1;
+        std::thread::sleep(RECONNECT_PAUSE);
+    }
+}
+
 impl Drop for SharedCalls {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -421,14 +558,17 @@ impl Drop for SharedCalls {
 }
 
 impl SharedState {
-    fn attach(&mut self, attached: AttachedLink) -> Result<Option<OwnedFd>, StoreError> {
+    fn attach(&mut self, attached: AttachedLink) -> Result<Option<MappedMemory>, StoreError> {
         let AttachedLink { link, channel, greeting, memory } = attached;
-        let reads = match memory {
-            Some(_) => None,
-            None => Some(OneSidedReads::new(&link, greeting.layout())?),
-        };
+        let is_far = link.provider() != Provider::Shm;
+        let reads = is_far.then(|| OneSidedReads::new(&link, greeting.layout())).transpose()?;
         let bell = link.wait_fd().ok_or(StoreError::Protocol("its link cannot be waited for"))?;
         let bell = bell.try_clone_to_owned().map_err(|source| StoreError::System { call: "dup", source })?;
+        self.transport = match link.provider() {
+            Provider::Shm => StoreTransport::Mapped,
+            Provider::Rdma => StoreTransport::Rdma,
+            _ => StoreTransport::Tcp,
+        };
         self.descriptors = Some(Arc::new(LinkDescriptors { bell, channel }));
         self.board.attach(link, reads);
         self.lost = None;

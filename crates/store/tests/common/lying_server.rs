@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use caravan_fabric::contract::Provider;
 use caravan_fabric::{Error, Link, RegionAccess, RegionToken};
+use caravan_segment::barrier::Fences;
 use caravan_store::calls::{CallService, ClientSessions, RegionLender};
 use caravan_store::{ConnectedStore, ObjectAddress, ScanCursor, Store, StoreOptions};
 
@@ -59,6 +60,9 @@ fn ask(client: &ConnectedStore) {
     let _ = client.get_many(&keys, |_, _| ());
     let _ = client.scan(ScanCursor::START, 10, |_| ());
     let _ = client.counts();
+    let _ = client.watch(&[2]);
+    let _ = client.random_key(3);
+    let _ = client.clear();
     let _ = client.read(ObjectAddress::from_parts(1 << 20, 0));
     let _ = client.put(&[0], b"value");
     let _ = client.delete(&[1]);
@@ -71,7 +75,7 @@ struct Lender<'l> {
 
 impl RegionLender for Lender<'_> {
     fn lend(&mut self, known: u32) -> Result<Vec<(u64, RegionToken)>, Error> {
-        let region = self.store.part_from(0).ok().flatten().filter(|_| known == 0);
+        let region = self.store.extent_from(0).ok().flatten().filter(|_| known == 0);
         region.map(|region| Ok((0, self.link.lend(&region, RegionAccess::Read)?))).into_iter().collect()
     }
 }
@@ -99,7 +103,11 @@ fn lie(mut channel: TcpStream, store: &Arc<Store>, mut input: &[u8]) {
         return;
     }
     let at = channel.local_addr().expect("an address").ip();
-    let Ok(mut link) = Link::accept_on(&mut channel, &[Provider::Tcp], 64 << 10, Some(at)) else { return };
+    let Ok(mut link) =
+        Link::accept_on(&mut channel, &[Provider::Tcp], 64 << 10, Some(at), Fences::Asymmetric)
+    else {
+        return;
+    };
     let sessions = Arc::new(ClientSessions::new(store).expect("sessions"));
     let mut service = CallService::new(Arc::clone(store), sessions);
     let (mut requests, mut heard) = (Vec::new(), Instant::now());

@@ -1,34 +1,40 @@
-//! The second model: how a transaction that only reads sees one moment, with a vector of times and no commit step.
+//! The second model: what the body of a transaction over several parts sees is of one moment, before anything is committed.
 //!
-//! Nothing fails here but a coordinator that is started again. A commit is: read, lock, take a time, validate, apply. The
-//! reader reads two objects, one after the other or as one batch. When it meets a time that is newer than the one it knows
-//! of that coordinator, it looks at all that it has read once more, header by header, and only then knows the time.
+//! Each part has a clock of its own. A part gives a transaction its time when all locks are held, in all parts: the home in its commit,
+//! the others when they are told of the decision. The reader knows a time of each part. When a part shows a newer one, the reader looks
+//! at all that it has read once more, and only then knows that time. A reader that reads ahead asks for everything at once, and looks at
+//! all of it once more after the last answer. Nothing fails here but an owner that is taken over.
 
 use stateright::{Model, Property};
 
-use crate::commit::when;
 use crate::history::{Act, VALUES, is_strictly_serializable};
+use crate::world::{bit, when};
 
 const WRITERS: usize = 3;
-const COORDINATORS: usize = 2;
+const PARTS: usize = 2;
+/// The part of each object.
+const PART_OF: [usize; VALUES] = [0, 1, 1];
 
-/// A part of the clock that is left out. The numbers are those of the protocol's rules.
+/// A part of the clocks that is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockFault {
-    /// The reader keeps one time for all coordinators.
+    /// The reader keeps one time for all parts.
     Scalar,
     /// The reader looks at nothing once more.
     NoRevalidation,
-    /// 4: Each read of a batch is taken by itself: only those that arrived before it are looked at once more.
-    BatchOneByOne,
-    /// 5: A coordinator that is started again stamps from 0 on.
+    /// The reader looks once more at what it has read in that part, and not in others.
+    OwnPartOnly,
+    /// A branch gets its time when it is prepared.
+    StampAtPrepare,
+    /// An owner stamps from 0 on.
     NoFloor,
+    /// A reader that reads ahead looks once more before it has all answers.
+    LooksEarly,
 }
 
-/// A transaction of a coordinator: it reads all that it names, and writes some of it.
+/// A transaction: it reads all that it names, and writes some of it. The part of the first object that it writes is its home.
 #[derive(Clone, Copy, Debug)]
 pub struct Writer {
-    pub coordinator: usize,
     pub reads: &'static [usize],
     pub writes: &'static [usize],
 }
@@ -37,10 +43,9 @@ pub struct Writer {
 pub struct ClockWorld {
     pub name: &'static str,
     pub writers: [Writer; WRITERS],
-    /// Whether the reader has both reads under way at once.
-    pub is_batch: bool,
-    /// The coordinator that may be started again.
-    pub may_restart: Option<usize>,
+    /// The part that may be taken over, once.
+    pub may_fall: Option<usize>,
+    pub reads_ahead: bool,
     pub fault: Option<ClockFault>,
 }
 
@@ -48,7 +53,6 @@ pub struct ClockWorld {
 struct Object {
     value: u8,
     time: u8,
-    coordinator: usize,
     locked_by: Option<u8>,
 }
 
@@ -56,11 +60,12 @@ struct Object {
 enum WriterPhase {
     #[default]
     New,
+    /// It has read, and locks.
     Read,
-    Locked,
-    Stamped,
-    Applying,
-    Done,
+    /// The home has committed, and applies it.
+    Committed,
+    /// The home has applied it, and the client is told.
+    Answered,
     GaveUp,
 }
 
@@ -68,7 +73,10 @@ enum WriterPhase {
 struct WriterState {
     phase: WriterPhase,
     found: [Object; VALUES],
-    stamp: u8,
+    /// Parts that hold its locks, as bits, and those that have given it a time.
+    locked: u8,
+    stamped: u8,
+    stamps: [u8; PARTS],
     unapplied: u8,
     after: u8,
 }
@@ -76,14 +84,11 @@ struct WriterState {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct ClockReader {
     has_begun: bool,
-    /// What was loaded, and is on its way to the reader.
-    loaded: [Option<Object>; VALUES],
-    /// What has arrived.
-    arrived: [Option<Object>; VALUES],
-    /// What must be looked at once more, as bits, before `times` rises to `met`.
+    found: [Option<Object>; VALUES],
+    /// What must be looked at once more, as bits, before `times` becomes `met`.
     doubtful: u8,
-    met: [u8; COORDINATORS],
-    times: [u8; COORDINATORS],
+    met: [u8; PARTS],
+    times: [u8; PARTS],
     gave_up: bool,
     after: u8,
 }
@@ -91,8 +96,8 @@ struct ClockReader {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ClockState {
     objects: [Object; VALUES],
-    stamped: [u8; COORDINATORS],
-    has_restarted: bool,
+    clocks: [u8; PARTS],
+    has_fallen: bool,
     writers: [WriterState; WRITERS],
     reader: ClockReader,
 }
@@ -100,14 +105,37 @@ pub struct ClockState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockStep {
     Read { writer: usize },
-    Lock { writer: usize },
-    Stamp { writer: usize },
-    Validate { writer: usize },
+    Lock { writer: usize, part: usize },
+    Stamp { writer: usize, part: usize },
     Apply { writer: usize, object: usize },
-    Restart { coordinator: usize },
+    TakeOver { part: usize },
     Load { object: usize },
-    Arrive { object: usize },
     LookAgain { object: usize },
+}
+
+impl Writer {
+    fn home(&self) -> usize {
+        PART_OF[self.writes[0]]
+    }
+
+    fn objects(&self) -> impl Iterator<Item = usize> + '_ {
+        self.reads.iter().chain(self.writes).copied()
+    }
+
+    fn parts(&self) -> u8 {
+        self.objects().fold(0, |all, object| all | bit(PART_OF[object]))
+    }
+
+    /// What it locks in a part: at the home what it writes, elsewhere also what it reads.
+    fn locks(&self, part: usize) -> impl Iterator<Item = usize> + '_ {
+        let reads = if part == self.home() { &[] } else { self.reads };
+        reads.iter().chain(self.writes).copied().filter(move |object| PART_OF[*object] == part)
+    }
+
+    fn writes_in(&self, part: usize) -> u8 {
+        let written = self.writes.iter().filter(|object| PART_OF[**object] == part);
+        written.fold(0, |all, object| all | bit(*object))
+    }
 }
 
 impl ClockWorld {
@@ -115,130 +143,147 @@ impl ClockWorld {
         self.fault == Some(fault)
     }
 
-    fn writer_step(&self, state: &ClockState, step: ClockStep) -> Option<ClockState> {
+    fn read(&self, state: &ClockState, writer: usize) -> Option<ClockState> {
+        when(state.writers[writer].phase == WriterPhase::New)?;
+        when(self.writers[writer].objects().all(|object| state.objects[object].locked_by.is_none()))?;
         let mut next = state.clone();
-        match step {
-            ClockStep::Read { writer } => {
-                when(state.writers[writer].phase == WriterPhase::New)?;
-                let plan = &self.writers[writer];
-                let mut objects = plan.reads.iter().chain(plan.writes);
-                when(objects.all(|object| state.objects[*object].locked_by.is_none()))?;
-                let it = &mut next.writers[writer];
-                (it.phase, it.found, it.after) = (WriterPhase::Read, state.objects, state.ended());
+        let it = &mut next.writers[writer];
+        (it.phase, it.found, it.after) = (WriterPhase::Read, state.objects, state.ended());
+        it.unapplied = self.writers[writer].writes.iter().fold(0, |all, object| all | bit(*object));
+        Some(next)
+    }
+
+    /// A part compares and locks; the home does so last, when it commits.
+    fn lock(&self, state: &ClockState, writer: usize, part: usize) -> Option<ClockState> {
+        let (plan, it) = (&self.writers[writer], &state.writers[writer]);
+        when(it.phase == WriterPhase::Read && plan.parts() & !it.locked & bit(part) != 0)?;
+        when(part != plan.home() || it.locked == plan.parts() & !bit(part))?;
+        let mut next = state.clone();
+        if plan.locks(part).any(|object| state.objects[object] != it.found[object]) {
+            self.give_up(&mut next, writer);
+            return Some(next);
+        }
+        plan.locks(part).for_each(|object| next.objects[object].locked_by = Some(writer as u8));
+        next.writers[writer].locked |= bit(part);
+        if part != plan.home() && self.has(ClockFault::StampAtPrepare) {
+            self.next_time(&mut next, writer, part);
+        }
+        Some(next)
+    }
+
+    fn give_up(&self, next: &mut ClockState, writer: usize) {
+        next.writers[writer].phase = WriterPhase::GaveUp;
+        for object in &mut next.objects {
+            object.locked_by = object.locked_by.filter(|by| *by != writer as u8);
+        }
+    }
+
+    fn next_time(&self, next: &mut ClockState, writer: usize, part: usize) {
+        next.clocks[part] += 1;
+        next.writers[writer].stamps[part] = next.clocks[part];
+    }
+
+    /// A part gives the transaction its time: the home, which then looks at what was read there, before all others.
+    fn stamp(&self, state: &ClockState, writer: usize, part: usize) -> Option<ClockState> {
+        let (plan, it) = (&self.writers[writer], &state.writers[writer]);
+        when(it.locked == plan.parts() && plan.parts() & !it.stamped & bit(part) != 0)?;
+        let is_home = part == plan.home();
+        when(it.phase == if is_home { WriterPhase::Read } else { WriterPhase::Answered })?;
+        let mut next = state.clone();
+        if is_home || !self.has(ClockFault::StampAtPrepare) {
+            self.next_time(&mut next, writer, part);
+        }
+        next.writers[writer].stamped |= bit(part);
+        if is_home {
+            let is_same = |object: &usize| {
+                let now = Object { locked_by: None, ..state.objects[*object] };
+                let is_free = state.objects[*object].locked_by.is_none_or(|by| by == writer as u8);
+                PART_OF[*object] != part || is_free && now == it.found[*object]
+            };
+            if !plan.reads.iter().all(is_same) {
+                self.give_up(&mut next, writer);
+                return Some(next);
             }
-            ClockStep::Lock { writer } => {
-                let it = &mut next.writers[writer];
-                when(it.phase == WriterPhase::Read)?;
-                let writes = self.writers[writer].writes;
-                if writes.iter().any(|object| state.objects[*object] != it.found[*object]) {
-                    it.phase = WriterPhase::GaveUp;
-                    return Some(next);
-                }
-                it.phase = WriterPhase::Locked;
-                writes.iter().for_each(|object| next.objects[*object].locked_by = Some(writer as u8));
-            }
-            ClockStep::Stamp { writer } => {
-                let it = &mut next.writers[writer];
-                when(it.phase == WriterPhase::Locked)?;
-                let plan = &self.writers[writer];
-                let own = &mut next.stamped[plan.coordinator];
-                // Rule 5: only versions under the locks count, not what the client has read.
-                *own = plan.writes.iter().map(|object| it.found[*object].time).fold(*own, u8::max) + 1;
-                (it.phase, it.stamp) = (WriterPhase::Stamped, *own);
-            }
-            ClockStep::Validate { writer } => {
-                let it = &mut next.writers[writer];
-                when(it.phase == WriterPhase::Stamped)?;
-                let plan = &self.writers[writer];
-                if plan.reads.iter().any(|object| state.objects[*object] != it.found[*object]) {
-                    it.phase = WriterPhase::GaveUp;
-                    plan.writes.iter().for_each(|object| next.objects[*object].locked_by = None);
-                    return Some(next);
-                }
-                it.phase = WriterPhase::Applying;
-                it.unapplied = plan.writes.iter().fold(0, |bits, object| bits | 1 << object);
-            }
-            ClockStep::Apply { writer, object } => {
-                let it = &mut next.writers[writer];
-                when(it.phase == WriterPhase::Applying && it.unapplied & 1 << object != 0)?;
-                let coordinator = self.writers[writer].coordinator;
-                next.objects[object] =
-                    Object { value: writer as u8 + 1, time: it.stamp, coordinator, locked_by: None };
-                it.unapplied &= !(1 << object);
-                if it.unapplied == 0 {
-                    it.phase = WriterPhase::Done;
-                }
-            }
-            // What it was doing ends first: this is about its id, which somebody has next.
-            ClockStep::Restart { coordinator } => {
-                when(self.may_restart == Some(coordinator) && !state.has_restarted)?;
-                let is_idle =
-                    |phase| matches!(phase, WriterPhase::New | WriterPhase::Done | WriterPhase::GaveUp);
-                let mut own = (0..WRITERS).filter(|writer| self.writers[*writer].coordinator == coordinator);
-                when(own.all(|writer| is_idle(state.writers[writer].phase)))?;
-                next.has_restarted = true;
-                // The floor is above everything that the id has stamped.
-                next.stamped[coordinator] =
-                    if self.has(ClockFault::NoFloor) { 0 } else { state.stamped[coordinator] };
-            }
-            _ => return None,
+            next.writers[writer].phase = WriterPhase::Committed;
+        }
+        // What was only read is free again.
+        let written = plan.writes_in(part);
+        for object in plan.locks(part).filter(|object| written & bit(*object) == 0) {
+            next.objects[object].locked_by = None;
+        }
+        Some(next)
+    }
+
+    fn apply(&self, state: &ClockState, writer: usize, object: usize) -> Option<ClockState> {
+        let (plan, part) = (&self.writers[writer], PART_OF[object]);
+        let it = &state.writers[writer];
+        when(it.stamped & bit(part) != 0 && it.unapplied & bit(object) != 0)?;
+        when(matches!(it.phase, WriterPhase::Committed | WriterPhase::Answered))?;
+        let mut next = state.clone();
+        next.objects[object] = Object { value: writer as u8 + 1, time: it.stamps[part], locked_by: None };
+        let it = &mut next.writers[writer];
+        it.unapplied &= !bit(object);
+        if it.phase == WriterPhase::Committed && it.unapplied & plan.writes_in(plan.home()) == 0 {
+            it.phase = WriterPhase::Answered;
+        }
+        Some(next)
+    }
+
+    /// The next owner of a part. A commit that was applied there is applied first.
+    fn take_over(&self, state: &ClockState, part: usize) -> Option<ClockState> {
+        let mut writers = self.writers.iter().zip(&state.writers);
+        let is_applying = |it: &WriterState| it.stamped & bit(part) != 0 && it.phase != WriterPhase::GaveUp;
+        when(!state.has_fallen)?;
+        when(!writers.any(|(plan, it)| is_applying(it) && it.unapplied & plan.writes_in(part) != 0))?;
+        let mut next = state.clone();
+        next.has_fallen = true;
+        if self.has(ClockFault::NoFloor) {
+            next.clocks[part] = 0;
         }
         Some(next)
     }
 
     fn load(&self, state: &ClockState, object: usize) -> Option<ClockState> {
-        let it = &state.reader;
-        when(!it.gave_up && it.loaded[object].is_none() && it.arrived[object].is_none())?;
-        when(self.is_batch || (it.doubtful == 0 && it.loaded.iter().all(Option::is_none)))?;
-        when(state.objects[object].locked_by.is_none())?;
-        let mut next = state.clone();
-        if !it.has_begun {
-            (next.reader.has_begun, next.reader.after) = (true, state.ended());
-        }
-        next.reader.loaded[object] = Some(state.objects[object]);
-        Some(next)
-    }
-
-    /// A read arrives. Rule 4: reads that are under way together count as one, when the last has arrived.
-    fn arrive(&self, state: &ClockState, object: usize) -> Option<ClockState> {
-        let one_by_one = self.has(ClockFault::BatchOneByOne);
+        let (it, found, part) = (&state.reader, state.objects[object], PART_OF[object]);
+        when(!it.gave_up && it.found[object].is_none() && found.locked_by.is_none())?;
+        when(it.doubtful == 0 || self.reads_ahead)?;
         let mut next = state.clone();
         let it = &mut next.reader;
-        when(!it.gave_up && it.doubtful == 0)?;
-        let before = it.arrived;
-        it.arrived[object] = Some(it.loaded[object].take()?);
-        let is_whole = !self.is_batch || it.arrived.iter().all(Option::is_some);
-        if !is_whole && !one_by_one {
+        if !it.has_begun {
+            (it.has_begun, it.after) = (true, state.ended());
+        }
+        if self.reads_ahead {
+            it.doubtful |= bit(object);
+            it.found[object] = Some(found);
             return Some(next);
         }
-        let scalar = |times: &[u8; COORDINATORS]| times.iter().copied().max().unwrap_or(0);
-        let mut rises = false;
-        it.met = it.times;
-        let fresh =
-            it.arrived.iter().flatten().filter(|fresh| !one_by_one || Some(**fresh) == it.arrived[object]);
-        for found in fresh {
-            let known =
-                if self.has(ClockFault::Scalar) { scalar(&it.times) } else { it.times[found.coordinator] };
-            rises |= found.time > known;
-            it.met[found.coordinator] = it.met[found.coordinator].max(found.time);
+        let scalar = it.times.iter().copied().max().unwrap_or(0);
+        let known = if self.has(ClockFault::Scalar) { scalar } else { it.times[part] };
+        if found.time > known {
+            let is_checked = |other: &usize| {
+                it.found[*other].is_some()
+                    && !self.has(ClockFault::NoRevalidation)
+                    && (PART_OF[*other] == part || !self.has(ClockFault::OwnPartOnly))
+            };
+            it.doubtful = (0..VALUES).filter(is_checked).fold(0, |all, other| all | bit(other));
+            it.met = it.times;
+            it.met[part] = found.time;
+            if it.doubtful == 0 {
+                it.times = it.met;
+            }
         }
-        let again = if one_by_one { before } else { it.arrived };
-        if rises && !self.has(ClockFault::NoRevalidation) {
-            it.doubtful =
-                (0..VALUES).filter(|place| again[*place].is_some()).fold(0, |bits, place| bits | 1 << place);
-        }
-        if it.doubtful == 0 {
-            it.times = it.met;
-        }
+        it.found[object] = Some(found);
         Some(next)
     }
 
     fn look_again(&self, state: &ClockState, object: usize) -> Option<ClockState> {
         let mut next = state.clone();
         let it = &mut next.reader;
-        when(!it.gave_up && it.doubtful & 1 << object != 0)?;
-        it.doubtful &= !(1 << object);
-        it.gave_up = it.arrived[object] != Some(state.objects[object]);
+        when(!it.gave_up && it.doubtful & bit(object) != 0)?;
+        let has_all = it.found.iter().all(Option::is_some);
+        when(!self.reads_ahead || has_all || self.has(ClockFault::LooksEarly))?;
+        it.doubtful &= !bit(object);
+        it.gave_up = it.found[object] != Some(state.objects[object]);
         if it.doubtful == 0 {
             it.times = it.met;
         }
@@ -248,27 +293,21 @@ impl ClockWorld {
     /// Nothing that the reader's body has seen contradicts the writers' order.
     fn is_one_moment(&self, state: &ClockState) -> bool {
         let it = &state.reader;
-        if it.gave_up || it.doubtful != 0 || it.arrived.iter().any(Option::is_none) {
+        if it.gave_up || it.doubtful != 0 || it.found.iter().flatten().count() < 2 {
             return true;
         }
-        let mut acts = vec![Act {
-            number: WRITERS as u8,
-            is_answered: true,
-            reads: it.arrived.map(|found| found.map(|found| found.value)),
-            after: it.after,
-            ..Act::default()
-        }];
+        let reads = it.found.map(|found| found.map(|found| found.value));
+        let number = WRITERS as u8;
+        let mut acts = vec![Act { number, is_answered: true, reads, after: it.after, ..Act::default() }];
         for (number, (plan, writer)) in self.writers.iter().zip(&state.writers).enumerate() {
-            if !matches!(writer.phase, WriterPhase::Applying | WriterPhase::Done) {
+            if !matches!(writer.phase, WriterPhase::Committed | WriterPhase::Answered) {
                 continue;
             }
             let mut act =
                 Act { number: number as u8, value: number as u8 + 1, after: writer.after, ..Act::default() };
-            act.is_answered = writer.phase == WriterPhase::Done;
-            for object in plan.reads.iter().chain(plan.writes) {
-                act.reads[*object] = Some(writer.found[*object].value);
-            }
-            act.writes = plan.writes.iter().fold(0, |bits, object| bits | 1 << object);
+            act.is_answered = writer.phase == WriterPhase::Answered;
+            plan.reads.iter().for_each(|object| act.reads[*object] = Some(writer.found[*object].value));
+            act.writes = plan.writes.iter().fold(0, |all, object| all | bit(*object));
             acts.push(act);
         }
         is_strictly_serializable(&acts)
@@ -276,20 +315,20 @@ impl ClockWorld {
 }
 
 impl ClockState {
-    /// Which writers had ended.
+    /// Which writers' clients have been told.
     fn ended(&self) -> u8 {
-        let is_done = |writer: &WriterState| u8::from(writer.phase == WriterPhase::Done);
-        (0..).zip(&self.writers).fold(0, |bits, (place, writer)| bits | is_done(writer) << place)
+        let ended = (0..WRITERS).filter(|writer| self.writers[*writer].phase == WriterPhase::Answered);
+        ended.fold(0, |all, writer| all | bit(writer))
     }
 
-    /// Whether the reader has both objects.
-    pub fn has_read(&self) -> bool {
-        self.reader.arrived.iter().all(Option::is_some) && self.reader.doubtful == 0 && !self.reader.gave_up
+    /// Whether the reader has all objects.
+    fn has_read(&self) -> bool {
+        self.reader.found.iter().all(Option::is_some) && self.reader.doubtful == 0 && !self.reader.gave_up
     }
 }
 
 pub const ONE_MOMENT: &str = "a reader's values are of one moment";
-pub const READS: &str = "a reader reads both objects after each writer has written";
+pub const READS: &str = "a reader reads all objects after each writer has written";
 
 impl Model for ClockWorld {
     type State = ClockState;
@@ -301,23 +340,27 @@ impl Model for ClockWorld {
 
     fn actions(&self, _: &ClockState, steps: &mut Vec<ClockStep>) {
         for writer in 0..WRITERS {
-            steps.extend([ClockStep::Read { writer }, ClockStep::Lock { writer }]);
-            steps.extend([ClockStep::Stamp { writer }, ClockStep::Validate { writer }]);
+            steps.push(ClockStep::Read { writer });
+            for part in 0..PARTS {
+                steps.extend([ClockStep::Lock { writer, part }, ClockStep::Stamp { writer, part }]);
+            }
             steps.extend((0..VALUES).map(|object| ClockStep::Apply { writer, object }));
         }
         for object in 0..VALUES {
-            let (load, arrive) = (ClockStep::Load { object }, ClockStep::Arrive { object });
-            steps.extend([load, arrive, ClockStep::LookAgain { object }]);
+            steps.extend([ClockStep::Load { object }, ClockStep::LookAgain { object }]);
         }
-        steps.extend(self.may_restart.map(|coordinator| ClockStep::Restart { coordinator }));
+        steps.extend(self.may_fall.map(|part| ClockStep::TakeOver { part }));
     }
 
     fn next_state(&self, state: &ClockState, step: ClockStep) -> Option<ClockState> {
         match step {
+            ClockStep::Read { writer } => self.read(state, writer),
+            ClockStep::Lock { writer, part } => self.lock(state, writer, part),
+            ClockStep::Stamp { writer, part } => self.stamp(state, writer, part),
+            ClockStep::Apply { writer, object } => self.apply(state, writer, object),
+            ClockStep::TakeOver { part } => self.take_over(state, part),
             ClockStep::Load { object } => self.load(state, object),
-            ClockStep::Arrive { object } => self.arrive(state, object),
             ClockStep::LookAgain { object } => self.look_again(state, object),
-            step => self.writer_step(state, step),
         }
     }
 

@@ -1,8 +1,8 @@
 //! Whether what clients were told can have happened in one order: a sequential specification, and every order that real
 //! time allows. The versions of the store do not count.
 
-/// The most regions or objects of a history.
-pub const VALUES: usize = 2;
+/// The most parts or objects of a history.
+pub const VALUES: usize = 3;
 
 /// What a client did as one transaction. Its number is its place in a set of bits.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,28 +1,25 @@
-//! The protocol of a store of several servers, as a model that is explored state by state.
+//! The protocol of transactions over several parts of a store (`ledger.rs`), as a model that is explored state by state.
 //!
-//! The store has one server yet. This is what its second stage is built after: who locks, validates, logs and applies, and
-//! how the members of a store change meanwhile, in small worlds in which anything may take any time. The tests explore all
-//! states of a world, and what must hold is looked at in each. Each fault of a list is planted in a world first, to prove
-//! that the model finds it.
+//! In small worlds any step may take any time: messages are late, lost and repeated, clients end, owners are taken over. The tests explore
+//! all states of a world, and what must hold is looked at in each. Each fault of a list is planted in a world as well, to prove that the
+//! model finds it.
 //!
 //! | file | contents |
 //! |---|---|
 //! | `world.rs`, `fault.rs` | what a world consists of, and its state; what can be planted in it |
-//! | `commit.rs` | the steps of a commit, from the request to TRUNCATE |
-//! | `recovery.rs` | the steps of a change of members and of a restart, votes, readers |
+//! | `steps.rs` | the steps of a transaction, of its resolution, and of a part's next owner |
 //! | `model.rs` | the list of steps, and what must hold |
-//! | `clock.rs` | the second model: times of several coordinators, reads of one moment |
+//! | `clock.rs` | the second model: the times of several parts, reads of one moment |
 //! | `history.rs` | strict serializability |
 //! | `worlds.rs` | the worlds, and where each fault is found |
 //!
 //! `cargo test -p caravan-store --test replication -- --nocapture` shows the steps that lead to each planted fault.
 
 mod clock;
-mod commit;
 mod fault;
 mod history;
 mod model;
-mod recovery;
+mod steps;
 mod world;
 mod worlds;
 
@@ -33,7 +30,7 @@ use std::hash::Hash;
 use stateright::{Checker, Expectation, HasDiscoveries, Model, Path};
 
 use clock::{ClockWorld, ONE_MOMENT};
-use world::ModelWorld;
+use world::PartWorld;
 use worlds::{CLOCK_FAULTS, CLOCK_WORLDS, FAULTS, LARGE_WORLDS, WORLDS};
 
 /// Explores all states of a world. Panics with the steps that lead to what must not be. Returns which things that should
@@ -87,7 +84,7 @@ fn what_must_hold_holds_in_every_world() {
 }
 
 #[test]
-#[ignore = "takes minutes: make test-long"]
+#[ignore = "takes a minute: make test-long"]
 fn what_must_hold_holds_in_large_worlds() {
     for world in LARGE_WORLDS {
         hold(world.name, world);
@@ -97,7 +94,7 @@ fn what_must_hold_holds_in_large_worlds() {
 #[test]
 fn each_planted_fault_is_found() {
     for (fault, world, property) in FAULTS {
-        find(world.name, &fault, ModelWorld { fault: Some(fault), ..world }, property);
+        find(world.name, &fault, PartWorld { fault: Some(fault), ..world }, property);
     }
 }
 

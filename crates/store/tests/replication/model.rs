@@ -2,187 +2,130 @@
 
 use stateright::{Model, Property};
 
-use crate::history::{Act, VALUES, is_strictly_serializable};
-use crate::world::{
-    Answer, ClusterState, ModelWorld, Phase, READERS, REGIONS, REQUESTS, RecordKind, RegionCopy,
-    TransactionState,
-};
+use crate::history::{Act, is_strictly_serializable};
+use crate::world::{Answer, CLIENTS, ClientState, ClusterState, PARTS, PartWorld, Phase, bit};
 
-/// One step. Numbers are those of servers, transactions, regions and readers.
+/// One step. A client's transaction has its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    Claim { transaction: usize, server: usize },
-    Read { transaction: usize },
-    Lock { transaction: usize },
-    GiveUp { transaction: usize },
-    StampAndValidate { transaction: usize },
-    Check { transaction: usize },
-    Apply { transaction: usize },
-    Answer { transaction: usize },
-    Truncate { transaction: usize },
-    Deliver { kind: RecordKind, transaction: usize, region: usize },
-    Load { reader: usize },
-    Look { reader: usize },
-    Crash { server: usize },
-    Testify { server: usize },
-    Expel { server: usize },
-    EndLease { server: usize },
-    Acknowledge { server: usize },
-    Vote,
-    Unblock { server: usize },
-    Restart { server: usize },
-    Settle { server: usize },
+    Read { client: usize },
+    Validate { client: usize, part: usize },
+    Begin { client: usize },
+    Prepare { client: usize, part: usize },
+    Commit { client: usize },
+    Repeat { client: usize },
+    TakeCommit { client: usize },
+    DoCommit { client: usize },
+    Hear { client: usize },
+    GiveUp { client: usize },
+    Leave { client: usize },
+    Decide { client: usize, part: usize, is_committed: bool },
+    End { client: usize },
+    TakeEnd { client: usize },
+    HangUp { client: usize },
+    Ask { client: usize, part: usize, is_final: bool },
+    DecideAsHeard { client: usize, part: usize },
+    TellAgain { home: usize, part: usize },
+    TakeOver { part: usize },
 }
 
-const KINDS: [RecordKind; 6] = [
-    RecordKind::Lock,
-    RecordKind::Abort,
-    RecordKind::CommitBackup,
-    RecordKind::CommitPrimary,
-    RecordKind::TruncateBackup,
-    RecordKind::TruncatePrimary,
-];
+impl Step {
+    /// Whether a step need not come: a message that may be lost, a failure, or what a client does on top.
+    fn may_never_come(self) -> bool {
+        matches!(
+            self,
+            Step::Prepare { .. }
+                | Step::TakeCommit { .. }
+                | Step::Decide { .. }
+                | Step::TakeEnd { .. }
+                | Step::TakeOver { .. }
+                | Step::HangUp { .. }
+                | Step::Repeat { .. }
+                | Step::End { .. }
+        )
+    }
+}
 
-impl ModelWorld {
+impl PartWorld {
     /// Takes a step, if it can be taken.
     fn step(&self, state: &ClusterState, step: Step) -> Option<ClusterState> {
         match step {
-            Step::Claim { transaction, server } => self.claim(state, transaction, server),
-            Step::Read { transaction } => self.read(state, transaction),
-            Step::Lock { transaction } => self.lock(state, transaction),
-            Step::GiveUp { transaction } => self.give_up(state, transaction),
-            Step::StampAndValidate { transaction } => self.stamp_and_validate(state, transaction),
-            Step::Check { transaction } => self.check(state, transaction),
-            Step::Apply { transaction } => self.apply(state, transaction),
-            Step::Answer { transaction } => self.answer(state, transaction),
-            Step::Truncate { transaction } => self.truncate(state, transaction),
-            Step::Deliver { kind, transaction, region } => self.deliver(state, kind, transaction, region),
-            Step::Load { reader } => self.load(state, reader),
-            Step::Look { reader } => self.look(state, reader),
-            Step::Crash { server } => self.crash(state, server),
-            Step::Testify { server } => self.testify(state, server),
-            Step::Expel { server } => self.expel(state, server),
-            Step::EndLease { server } => self.end_lease(state, server),
-            Step::Acknowledge { server } => self.acknowledge(state, server),
-            Step::Vote => self.vote(state),
-            Step::Unblock { server } => self.unblock(state, server),
-            Step::Restart { server } => self.restart(state, server),
-            Step::Settle { server } => self.settle(state, server),
+            Step::Read { client } => self.read(state, client),
+            Step::Validate { client, part } => self.validate(state, client, part),
+            Step::Begin { client } => self.begin(state, client),
+            Step::Prepare { client, part } => self.prepare(state, client, part),
+            Step::Commit { client } => self.commit(state, client),
+            Step::Repeat { client } => self.repeat(state, client),
+            Step::TakeCommit { client } => self.take_commit(state, client),
+            Step::DoCommit { client } => self.do_commit(state, client),
+            Step::Hear { client } => self.hear(state, client),
+            Step::GiveUp { client } => self.give_up(state, client),
+            Step::Leave { client } => self.leave(state, client),
+            Step::Decide { client, part, is_committed } => self.decide(state, client, part, is_committed),
+            Step::End { client } => self.end(state, client),
+            Step::TakeEnd { client } => self.take_end(state, client),
+            Step::HangUp { client } => self.hang_up(state, client),
+            Step::Ask { client, part, is_final } => self.ask(state, client, part, is_final),
+            Step::DecideAsHeard { client, part } => self.decide_as_heard(state, client, part),
+            Step::TellAgain { home, part } => self.tell_again(state, home, part),
+            Step::TakeOver { part } => self.take_over(state, part),
         }
     }
 
-    /// Tells whether nothing is left to be done: all records have arrived, all that began has ended, and a failure was
-    /// recovered from.
+    /// Tells whether nothing is under way. Messages may still arrive: they are what is late; without them they are what is lost.
     fn is_quiet(&self, state: &ClusterState) -> bool {
-        let mut under_way = KINDS.into_iter().flat_map(|kind| {
-            (0..REQUESTS)
-                .flat_map(move |transaction| (0..REGIONS).map(move |region| (kind, transaction, region)))
-        });
-        let is_recovered = state.servers.iter().all(|server| server.runs) && state.expelled.is_none()
-            || state.has_voted && self.members(state).all(|server| state.servers[server].is_unblocked);
-        is_recovered
-            && state.transactions.iter().all(|transaction| {
-                let is_gone = state.expelled == Some(transaction.coordinator);
-                match transaction.phase {
-                    Phase::New | Phase::Ended => true,
-                    Phase::Applied => {
-                        is_gone
-                            || !self.truncates
-                            || state.servers[transaction.coordinator].epoch != transaction.epoch
-                    }
-                    _ => is_gone,
-                }
-            })
-            && (state.under_way == 0
-                || under_way.all(|(kind, transaction, region)| {
-                    self.deliver(state, kind, transaction, region).is_none()
-                }))
+        let is_idle = |client: &ClientState| match client.phase {
+            Phase::Reading => client.read == 0,
+            Phase::Preparing | Phase::Committing => false,
+            Phase::Deciding | Phase::Ended => true,
+        };
+        state.clients.iter().all(is_idle)
+            && state.parts.iter().all(|part| part.branches == 0 && (part.decision.is_none() || part.is_ended))
+            && (0..CLIENTS).all(|client| !self.is_committing(state, client))
     }
 
-    /// The copies that members have, of each region the primary first.
-    fn members_copies<'a>(&'a self, state: &'a ClusterState) -> impl Iterator<Item = Vec<&'a RegionCopy>> {
-        self.copies.iter().enumerate().map(move |(region, servers)| {
-            let members = servers.iter().filter(|server| state.expelled != Some(**server));
-            members.map(|server| &state.copies[*server][region]).collect()
-        })
-    }
-
-    /// Tells whether some order explains what clients were told, and at the end what all regions hold.
+    /// Tells whether some order explains what clients were told, and what is stored when nothing is under way.
     fn is_explained(&self, state: &ClusterState) -> bool {
         let is_quiet = self.is_quiet(state);
         if state.answered() == 0 && !is_quiet {
             return true;
         }
-        let mut acts = Vec::with_capacity(REQUESTS + READERS + 1);
-        for (number, (request, it)) in self.requests.iter().zip(&state.transactions).enumerate() {
-            if it.phase <= Phase::Claimed || it.answer == Some(Answer::Aborted) || it.is_reply {
+        let mut acts = Vec::with_capacity(CLIENTS + 1);
+        for (number, (plan, it)) in self.plans.iter().zip(&state.clients).enumerate() {
+            if it.phase == Phase::Reading || it.answer == Some(Answer::Aborted) {
                 continue;
             }
-            let number = number as u8;
-            let mut act = Act { number, value: number + 1, after: it.after, ..Act::default() };
-            act.is_answered = it.answer.is_some();
-            for region in request.reads.iter().chain(request.writes) {
-                act.reads[*region] = Some(it.read_values[*region]);
-            }
-            act.writes = request.writes.iter().fold(0, |bits, region| bits | 1 << region);
+            let mut act = Act { number: number as u8, after: it.after, ..Act::default() };
+            (act.value, act.is_answered) = (number as u8 + 1, it.answer.is_some());
+            plan.reads.iter().for_each(|part| act.reads[*part] = Some(it.values[*part]));
+            act.writes = plan.writes.iter().fold(0, |all, part| all | bit(*part));
             acts.push(act);
         }
-        for (number, (spec, it)) in self.readers.iter().zip(&state.readers).enumerate() {
-            if it.has_answer {
-                let number = (REQUESTS + number) as u8;
-                let mut act = Act { number, is_answered: true, after: it.after, ..Act::default() };
-                spec.regions.iter().for_each(|region| act.reads[*region] = Some(it.values[*region]));
-                acts.push(act);
-            }
-        }
         if is_quiet {
-            let number = (REQUESTS + READERS) as u8;
-            let mut end = Act { number, is_answered: true, after: state.answered(), ..Act::default() };
-            for (value, copies) in end.reads.iter_mut().zip(self.members_copies(state)) {
-                *value = Some(copies[0].value);
-            }
-            acts.push(end);
+            let after = state.answered();
+            let reads = std::array::from_fn(|part| Some(state.parts[part].value));
+            acts.push(Act { number: CLIENTS as u8, is_answered: true, reads, after, ..Act::default() });
         }
         is_strictly_serializable(&acts)
     }
 
-    /// Tells whether it is so for some transaction.
-    fn any(&self, state: &ClusterState, is: impl Fn(usize, &TransactionState) -> bool) -> bool {
-        (0..self.requests.len()).any(|number| is(number, &state.transactions[number]))
-    }
-
-    /// Of a request and its repeat at most one is done, and none if the client was told that it was aborted.
+    /// Each transaction is done at most once, and not at all if its client was told so.
     fn is_done_once(&self, state: &ClusterState) -> bool {
-        let is_done = |number| state.is_done(number);
-        self.requests.iter().enumerate().all(|(number, request)| {
-            request.repeats.is_none_or(|first| {
-                let answers = [first, number].map(|number| state.transactions[number].answer);
-                let is_denied = answers.contains(&Some(Answer::Aborted));
-                !(is_done(first) && is_done(number)) && !(is_denied && (is_done(first) || is_done(number)))
-            })
-        })
+        let is_right = |it: &ClientState| it.done <= u8::from(it.answer != Some(Answer::Aborted));
+        state.clients.iter().all(is_right)
     }
 
-    /// No lock is left at the end.
     fn is_unlocked(&self, state: &ClusterState) -> bool {
-        !self.is_quiet(state) || self.members_copies(state).flatten().all(|copy| copy.locked_by.is_none())
+        !self.is_quiet(state) || state.parts.iter().all(|part| part.locked_by.is_none())
     }
 
-    /// The copies are equal at the end, in a world that truncates: only then backups apply.
-    fn has_equal_copies(&self, state: &ClusterState) -> bool {
-        let mut copies = self.members_copies(state);
-        let is_equal = |copies: Vec<&RegionCopy>| {
-            copies.iter().all(|copy| (copy.value, copy.version) == (copies[0].value, copies[0].version))
-        };
-        !self.truncates || !self.is_quiet(state) || copies.all(is_equal)
-    }
-
-    /// No world stops while something is under way.
+    /// What is under way goes on, even if no message arrives.
     fn goes_on_or_is_quiet(&self, state: &ClusterState) -> bool {
         self.is_quiet(state) || {
             let mut steps = Vec::new();
             self.actions(state, &mut steps);
-            steps.into_iter().any(|step| self.step(state, step).is_some())
+            let mut steps = steps.into_iter().filter(|step| !step.may_never_come());
+            steps.any(|step| self.step(state, step).is_some())
         }
     }
 }
@@ -190,74 +133,63 @@ impl ModelWorld {
 /// What must hold in every state.
 pub mod property {
     pub const SERIALIZABLE: &str =
-        "what clients were told happened in one order that real time allows, and nothing of it is lost";
-    pub const ONCE: &str = "a repeated request is done once, and not at all if its client was told so";
+        "what clients were told, and what is stored in the end, happened in one order that real time allows";
+    pub const ONCE: &str = "a transaction is done once, and not at all if its client was told so";
     pub const UNLOCKED: &str = "no lock is left when nothing is under way";
-    pub const EQUAL: &str = "all copies are equal when nothing is under way";
-    pub const ENDS: &str = "where nothing can go on, nothing is left to be done";
+    pub const GOES_ON: &str = "what is under way goes on, even if no message arrives";
 
     // What some world must show, or they prove nothing.
-    pub const VOTED_COMMIT: &str = "the votes commit what its coordinator had not applied";
-    pub const VOTED_ABORT: &str = "the votes abort what all backups had";
-    pub const WAKES_LATE: &str = "a coordinator that stopped after its check wakes up after the votes";
-    pub const COMMITS_LATER: &str = "a transaction commits in the new epoch";
-    pub const REPLIES_LATER: &str = "a repeat gets the reply that was recorded before its home moved";
-    pub const SETTLED: &str = "the votes commit what a restarted server had begun";
+    pub const BOTH: &str = "both transactions commit";
+    pub const HEARD_LATER: &str = "a later owner of a part asks, and hears that the transaction has happened";
+    pub const TOLD_LATER: &str = "a later owner of the home tells a part again";
+    pub const CLOSED: &str = "a transaction is given up whose client then asks to commit it";
+    pub const REPLIED_LATER: &str = "a later owner of the home has the reply to a repeat";
+    pub const REUSED: &str = "a decision takes the entry of one that has ended";
+    pub const LATE: &str = "a branch is prepared after its client has given up";
 }
 
-impl Model for ModelWorld {
+impl Model for PartWorld {
     type State = ClusterState;
     type Action = Step;
 
     fn init_states(&self) -> Vec<ClusterState> {
-        vec![ClusterState::new()]
+        vec![ClusterState::default()]
     }
 
     fn actions(&self, state: &ClusterState, steps: &mut Vec<Step>) {
-        for transaction in 0..self.requests.len() {
-            let it = &state.transactions[transaction];
+        for (client, it) in state.clients.iter().enumerate() {
             match it.phase {
-                Phase::New => {
-                    steps.extend((0..self.servers).map(|server| Step::Claim { transaction, server }))
+                Phase::Reading => {
+                    steps.extend([Step::Read { client }, Step::Begin { client }]);
+                    steps.extend((0..PARTS).map(|part| Step::Validate { client, part }));
                 }
-                Phase::Claimed => steps.push(Step::Read { transaction }),
-                Phase::Read => steps.push(Step::Lock { transaction }),
-                Phase::Locking => {
-                    steps.extend([Step::GiveUp { transaction }, Step::StampAndValidate { transaction }]);
+                Phase::Preparing => {
+                    steps.extend([Step::Commit { client }, Step::GiveUp { client }, Step::Leave { client }]);
                 }
-                Phase::Backing => steps.extend([Step::GiveUp { transaction }, Step::Check { transaction }]),
-                Phase::Checked => steps.push(Step::Apply { transaction }),
-                Phase::Applied => steps.push(Step::Truncate { transaction }),
-                Phase::Orphaned | Phase::Ended => {}
+                Phase::Committing => {
+                    steps.extend([Step::Hear { client }, Step::Repeat { client }, Step::Leave { client }]);
+                }
+                Phase::Deciding => steps.push(Step::End { client }),
+                Phase::Ended => {}
             }
-            if it.phase >= Phase::Backing && it.answer.is_none() {
-                steps.push(Step::Answer { transaction });
-            }
-            for kind in KINDS {
-                for region in self.requests[transaction].writes.iter().copied() {
-                    if state.is_under_way(kind, transaction, region) {
-                        steps.push(Step::Deliver { kind, transaction, region });
-                    }
+            if it.phase >= Phase::Preparing && self.plans[client].home().is_some() {
+                steps.extend([Step::TakeCommit { client }, Step::DoCommit { client }]);
+                steps.extend([Step::TakeEnd { client }, Step::HangUp { client }]);
+                for part in (0..PARTS).filter(|part| self.plans[client].others() & bit(*part) != 0) {
+                    steps.extend([Step::Prepare { client, part }, Step::DecideAsHeard { client, part }]);
+                    steps.extend([false, true].map(|is_committed| Step::Decide {
+                        client,
+                        part,
+                        is_committed,
+                    }));
+                    steps.extend([false, true].map(|is_final| Step::Ask { client, part, is_final }));
                 }
             }
         }
-        for reader in 0..self.readers.len() {
-            steps.extend([Step::Load { reader }, Step::Look { reader }]);
+        for home in (0..PARTS).filter(|home| state.parts[*home].decision.is_some()) {
+            steps.extend((0..PARTS).map(|part| Step::TellAgain { home, part }));
         }
-        steps.extend(self.may_crash.iter().map(|server| Step::Crash { server: *server }));
-        steps.extend(self.may_testify.iter().map(|server| Step::Testify { server: *server }));
-        steps.extend(self.may_expel.iter().map(|server| Step::Expel { server: *server }));
-        for server in self.may_restart.iter().copied() {
-            steps.extend([Step::Restart { server }, Step::Settle { server }]);
-        }
-        if let Some(server) = state.expelled {
-            let lessees = [Some(server), self.outsider].into_iter().flatten();
-            steps.extend(lessees.map(|server| Step::EndLease { server }));
-            steps.push(Step::Vote);
-            for server in 0..self.servers {
-                steps.extend([Step::Acknowledge { server }, Step::Unblock { server }]);
-            }
-        }
+        steps.extend(self.may_fall.iter().map(|part| Step::TakeOver { part: *part }));
     }
 
     fn next_state(&self, state: &ClusterState, step: Step) -> Option<ClusterState> {
@@ -265,43 +197,48 @@ impl Model for ModelWorld {
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
+        fn committed(it: &ClientState) -> bool {
+            it.answer == Some(Answer::Committed)
+        }
         vec![
-            Property::always(property::SERIALIZABLE, ModelWorld::is_explained),
-            Property::always(property::ONCE, ModelWorld::is_done_once),
-            Property::always(property::UNLOCKED, ModelWorld::is_unlocked),
-            Property::always(property::EQUAL, ModelWorld::has_equal_copies),
-            Property::always(property::ENDS, ModelWorld::goes_on_or_is_quiet),
-            Property::sometimes(property::VOTED_COMMIT, |world, state| {
-                world.any(state, |number, it| {
-                    state.expelled == Some(it.coordinator)
-                        && it.phase == Phase::Backing
-                        && state.is_done(number)
+            Property::always(property::SERIALIZABLE, PartWorld::is_explained),
+            Property::always(property::ONCE, PartWorld::is_done_once),
+            Property::always(property::UNLOCKED, PartWorld::is_unlocked),
+            Property::always(property::GOES_ON, PartWorld::goes_on_or_is_quiet),
+            Property::sometimes(property::BOTH, |_, state: &ClusterState| {
+                state.clients.iter().all(committed)
+            }),
+            Property::sometimes(property::HEARD_LATER, |_, state: &ClusterState| {
+                let is_later = |part: usize| state.parts[part].owner > 0 && state.parts[part].branches != 0;
+                let is_heard = |it: &ClientState, part: usize| it.heard_committed & bit(part) != 0;
+                (0..PARTS).any(|part| is_later(part) && state.clients.iter().any(|it| is_heard(it, part)))
+            }),
+            Property::sometimes(property::TOLD_LATER, |_, state: &ClusterState| {
+                state.parts.iter().any(|part| part.owner > 0 && part.decision.is_some() && part.is_ended)
+            }),
+            Property::sometimes(property::CLOSED, |_, state: &ClusterState| {
+                let is_refused = |it: &ClientState| it.reply == Some(Answer::Aborted) && !it.is_repeat;
+                state.falls == 0 && state.clients.iter().any(|it| is_refused(it) && it.heard != 0)
+            }),
+            Property::sometimes(property::REPLIED_LATER, |world, state: &ClusterState| {
+                world.plans.iter().zip(&state.clients).any(|(plan, it)| {
+                    let is_later = plan.home().is_some_and(|home| state.parts[home].owner > it.owner);
+                    is_later && it.is_repeat && committed(it)
                 })
             }),
-            Property::sometimes(property::VOTED_ABORT, |world, state| {
-                world.any(state, |_, it| {
-                    it.stamp != 0 && it.backed != 0 && it.decided == Some(Answer::Aborted)
-                })
+            Property::sometimes(property::REUSED, |world, state: &ClusterState| {
+                let is_same_home = world.plans[0].home() == world.plans[1].home();
+                let are_decisions = world.plans.iter().all(|plan| plan.others() != 0);
+                is_same_home && are_decisions && state.clients.iter().all(|it| it.done == 1)
             }),
-            Property::sometimes(property::WAKES_LATE, |world, state| {
-                world.any(state, |_, it| state.has_voted && it.phase == Phase::Checked)
-            }),
-            Property::sometimes(property::COMMITS_LATER, |world, state| {
-                world.any(state, |_, it| it.epoch == 1 && it.answer == Some(Answer::Committed))
-            }),
-            Property::sometimes(property::REPLIES_LATER, |world, state| {
-                world.any(state, |_, it| it.is_reply && state.expelled == Some(0))
-            }),
-            Property::sometimes(property::SETTLED, |world, state| {
-                let is_settled =
-                    |it: &TransactionState| it.phase == Phase::Ended && it.decided.is_none() && !it.is_reply;
-                world.any(state, |number, it| {
-                    !state.has_voted && state.has_restarted && is_settled(it) && state.is_done(number)
-                })
+            Property::sometimes(property::LATE, |_, state: &ClusterState| {
+                let is_late = |(client, it): (usize, &ClientState)| {
+                    it.answer == Some(Answer::Aborted)
+                        && it.aborting == 0
+                        && state.parts.iter().any(|part| part.branches & bit(client) != 0)
+                };
+                state.clients.iter().enumerate().any(is_late)
             }),
         ]
     }
 }
-
-// The bits of `ClusterState::answered` and `under_way` suffice.
-const _: () = assert!(VALUES == REGIONS && REQUESTS + READERS < 8 && KINDS.len() * REQUESTS * REGIONS <= 64);

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use caravan_store::faults::{PlantedFault, plant};
 use rustix::process::Pid;
 
-use crate::{cuts, fixed, hunter, kills, memory, owner, save, threads};
+use crate::{
+    branches, copies, copy_kills, cuts, fixed, hunter, kills, memory, owner, save, successors, threads,
+};
 
 const ROLE: &str = "CARAVAN_STORE_TEST_ROLE";
 const FAULT: &str = "CARAVAN_STORE_TEST_FAULT";
@@ -28,6 +30,19 @@ const FAULTS: &[PlantedFault] = &[
     PlantedFault::LeakedReservation,
     PlantedFault::UnnotedChange,
     PlantedFault::UnlockedMemory,
+    PlantedFault::AnsweredEarly,
+    PlantedFault::SkippedRecord,
+    PlantedFault::NoNewBytes,
+    PlantedFault::FillBesideCommits,
+    PlantedFault::NoStructureRecord,
+    PlantedFault::OutOfOrder,
+    PlantedFault::RecordOfAnyLap,
+    PlantedFault::IgnoredLease,
+    PlantedFault::ForeignRecords,
+    PlantedFault::UnnotedBranch,
+    PlantedFault::UnnotedDecision,
+    PlantedFault::ForgottenBranch,
+    PlantedFault::NeverClosed,
 ];
 
 /// What a role does: with the descriptor of its parent's store, and whether a fault is planted.
@@ -45,10 +60,16 @@ const ROLES: &[(&str, Role)] = &[
     ("owner", owner::own),
     ("lent", owner::own_lent),
     ("cuts", cuts::cut_commits),
+    ("branches", branches::cut_transactions),
     ("newer", cuts::cut_then_write),
     ("mixture", cuts::mix_records),
     ("kills", kills::work),
     ("saves", save::save_under_writes),
+    ("histories", copies::run_histories),
+    ("ways", copies::run_ways),
+    ("successors", successors::run_successors),
+    ("copied owner", copy_kills::own),
+    ("copy keeper", copy_kills::keep),
 ];
 
 /// Sets a flag when dropped, so that no thread waits for one that has panicked.
@@ -100,12 +121,24 @@ pub fn start_with_output(
     descriptor: OwnedFd,
     output: impl Into<Stdio>,
 ) -> Running {
+    start_with(role, fault, descriptor, output, None)
+}
+
+/// Starts a role with a variable of its environment, too.
+pub fn start_with(
+    role: &str,
+    fault: Option<PlantedFault>,
+    descriptor: OwnedFd,
+    output: impl Into<Stdio>,
+    variable: Option<(&str, String)>,
+) -> Running {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
         .args(["--ignored", "--exact", "children::child", "--quiet", "--nocapture"])
         .env(ROLE, role)
         .stdin(descriptor)
-        .stdout(output);
+        .stdout(output)
+        .envs(variable);
     if let Some(fault) = fault {
         command.env(FAULT, format!("{fault:?}")).stderr(Stdio::null());
     }

@@ -20,7 +20,7 @@ fn body() -> impl Strategy<Value = Vec<u8>> {
 
 fn calls() -> impl Strategy<Value = Vec<u8>> {
     let one = prop_oneof![
-        8 => (0..4_u32, 0..20_u16, body()).prop_map(|(number, kind, body)| call(number, kind, &body)),
+        8 => (0..4_u32, 0..23_u16, body()).prop_map(|(number, kind, body)| call(number, kind, &body)),
         1 => proptest::collection::vec(any::<u8>(), 0..40),
     ];
     proptest::collection::vec(one, 1..20).prop_map(|calls| calls.concat())

@@ -3,7 +3,7 @@
 //! The owner is another process. It notes in a second shared memory which operation each of its threads has begun
 //! and which one has ended; what an operation does follows from its number. Each new owner first checks that all
 //! that had ended is there, and that what had only begun is there as a whole or not at all. A reader in this
-//! process reads all the time, and no read may fail. CARAVAN_KILLS is the number of kills.
+//! process reads all the time, and no read may fail. CARAVAN_KILLS is the number of kills, 800 by default.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -17,7 +17,9 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 
 use crate::children::{self, CAUGHT, SetOnDrop};
 
-const THREADS: u64 = 2;
+/// With the kills of servers and clients (`crates/store-server/tests/store_server/histories`), 2,000 in `make test`.
+const KILLS: u64 = 800;
+pub const THREADS: u64 = 2;
 const KEYS: u64 = 64;
 const GROWTH: u64 = 6000;
 const ACCOUNTS: u64 = 16;
@@ -27,20 +29,20 @@ const LOOK_BACK: u64 = 3000;
 /// After so many kills, the memory is a new one: the table grows again.
 const KILLS_OF_A_MEMORY: u64 = 50;
 
-const NOTES_BYTES: u64 = 16384;
+pub const NOTES_BYTES: u64 = 16384;
 /// The harness of the tests writes to the start of the file, which is its output.
 const NOTES_FROM: usize = 8192;
 
 /// What owners note.
 #[derive(Clone)]
-struct Notes(SharedSlice);
+pub struct Notes(SharedSlice);
 
 impl Notes {
-    fn of(segment: &Arc<Segment>) -> Self {
+    pub fn of(segment: &Arc<Segment>) -> Self {
         Self(segment.slice(0, NOTES_BYTES).unwrap())
     }
     /// Set when an owner has checked what it found.
-    fn is_ready(&self) -> &AtomicU64 {
+    pub fn is_ready(&self) -> &AtomicU64 {
         self.0.word(NOTES_FROM)
     }
     /// The process that outlives the owner.
@@ -51,6 +53,10 @@ impl Notes {
     fn owners(&self) -> &AtomicU64 {
         self.0.word(NOTES_FROM + 16)
     }
+    /// 1 when a copy has the whole memory.
+    pub fn complete(&self) -> &AtomicU64 {
+        self.0.word(NOTES_FROM + 24)
+    }
     fn begun(&self, thread: u64) -> &AtomicU64 {
         self.0.word(NOTES_FROM + 64 + 128 * thread as usize)
     }
@@ -60,7 +66,7 @@ impl Notes {
 }
 
 /// A number that follows from a number (splitmix64).
-fn mixed(number: u64) -> u64 {
+pub fn mixed(number: u64) -> u64 {
     let mut z = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -198,7 +204,7 @@ fn is_as_after(
 }
 
 /// Checks what the owner before has left of a thread's operations.
-fn check(store: &Store, notes: &Notes, thread: u64) -> Result<(), String> {
+pub fn check(store: &Store, notes: &Notes, thread: u64) -> Result<(), String> {
     let text = |error: StoreError| error.to_string();
     let ended = notes.ended(thread).load(Ordering::Acquire);
     let mut seen = std::collections::HashSet::new();
@@ -264,7 +270,7 @@ pub fn work(memory: OwnedFd, _: bool) -> Result<(), String> {
     })
 }
 
-fn work_on(store: &Store, notes: &Notes) -> Result<(), String> {
+pub fn work_on(store: &Store, notes: &Notes) -> Result<(), String> {
     let text = |error: StoreError| error.to_string();
     let exist = |number| store.get(&account(number)).map(|found| found.is_some());
     if !exist(0).map_err(text)? {
@@ -363,6 +369,10 @@ fn kill(kills: u64, seed: u64) -> Option<i32> {
             }
             reader.get_or_insert_with(|| scope.spawn(|| read(&memory, &notes, &is_done)));
             std::thread::sleep(Duration::from_micros(mixed(seed + kill) % 4000));
+            if owner.has_ended() {
+                status = Some(owner.status());
+                break;
+            }
             drop(owner);
             heirs.push(notes.heir().load(Ordering::Acquire) as i32);
         }
@@ -383,7 +393,7 @@ fn kill(kills: u64, seed: u64) -> Option<i32> {
 #[test]
 fn nothing_acknowledged_is_lost_when_owners_are_killed() {
     let kills =
-        std::env::var("CARAVAN_KILLS").map_or(150, |text| text.parse().expect("CARAVAN_KILLS is a number"));
+        std::env::var("CARAVAN_KILLS").map_or(KILLS, |text| text.parse().expect("CARAVAN_KILLS is a number"));
     let begin = Instant::now();
     let mut left: u64 = kills;
     while left > 0 {

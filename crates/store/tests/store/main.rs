@@ -6,7 +6,11 @@ mod hostile_bytes;
 mod lying_server;
 
 mod basics;
+mod branches;
 mod children;
+mod clocks;
+mod copies;
+mod copy_kills;
 mod cut_cases;
 mod cuts;
 mod fixed;
@@ -22,4 +26,5 @@ mod owner;
 mod restart;
 mod save;
 mod sessions;
+mod successors;
 mod threads;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use caravan_segment::passing::{self, Doorway, DoorwayAddress};
 use caravan_store::faults::PlantedFault;
 use caravan_store::{Reader, Store, StoreError, StoreOptions};
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use crate::children;
 
@@ -110,6 +110,8 @@ fn follow_an_owner(fault: Option<PlantedFault>) -> Result<(), String> {
     match open() {
         Err(StoreError::Owned) => {}
         Ok(_) => return Err("there are two owners".to_owned()),
+        // It has looked into the log while the other one, whom the signal had not reached yet, wrote there.
+        Err(error @ StoreError::Damaged(_)) => return Err(format!("there are two owners: {error}")),
         Err(error) => return Err(error.to_string()),
     }
     kill_process(owner.pid(), Signal::CONT).unwrap();
@@ -138,5 +140,28 @@ fn until_there_is_a_store(memory: &OwnedFd) -> Reader {
 fn a_memory_has_no_new_owner_while_a_stopped_one_may_write() {
     assert_eq!(follow_an_owner(None), Ok(()));
     let planted = follow_an_owner(Some(PlantedFault::UnlockedMemory));
-    assert_eq!(planted, Err("there are two owners".to_owned()));
+    assert!(planted.is_err_and(|error| error.starts_with("there are two owners")));
+}
+
+/// A child of fork(2) has all that the owner has: it is told that it is none, and its parent goes on.
+#[test]
+fn a_child_of_the_owner_is_no_owner() {
+    let store = Store::embedded(StoreOptions::new(16 << 20)).unwrap();
+    store.put(b"k", b"of the owner").unwrap();
+    // SAFETY: the child only calls what takes no lock, and then ends without destructors.
+    match unsafe { libc::fork() } {
+        0 => {
+            let refused = [store.put(b"k", b"of the child"), store.clear(), store.delete(b"k").map(drop)];
+            let is_refused = refused.iter().all(|result| matches!(result, Err(StoreError::Forked)));
+            // SAFETY: it ends the process.
+            unsafe { libc::_exit(if is_refused { 0 } else { children::CAUGHT }) }
+        }
+        child => {
+            let (_, status) = waitpid(Pid::from_raw(child), WaitOptions::empty()).unwrap().unwrap();
+            assert_eq!(status.exit_status(), Some(0));
+        }
+    }
+    assert_eq!(store.get(b"k").unwrap().as_deref(), Some(&b"of the owner"[..]));
+    store.put(b"k", b"of the owner again").unwrap();
+    store.audit().unwrap();
 }
