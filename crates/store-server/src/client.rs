@@ -1,6 +1,7 @@
 //! A blocking client, for the commands of the shell and for tests.
 
 use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -8,13 +9,50 @@ use std::time::Duration;
 use crate::limits;
 use crate::resp::answer::{AnswerError, StoreAnswer, parse};
 
-/// A connection to a store's UNIX socket.
+/// A connection to a server of a store.
 #[derive(Debug)]
 pub struct StoreClient {
-    stream: UnixStream,
+    stream: ClientStream,
     input: Vec<u8>,
     /// How long the server may say nothing, if that is limited.
     silence: Option<Duration>,
+}
+
+#[derive(Debug)]
+enum ClientStream {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
+impl ClientStream {
+    fn limit(&self, most: Option<Duration>) -> io::Result<()> {
+        match self {
+            Self::Unix(stream) => stream.set_read_timeout(most).and_then(|()| stream.set_write_timeout(most)),
+            Self::Tcp(stream) => stream.set_read_timeout(most).and_then(|()| stream.set_write_timeout(most)),
+        }
+    }
+}
+
+impl Read for ClientStream {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Unix(stream) => stream.read(to),
+            Self::Tcp(stream) => stream.read(to),
+        }
+    }
+}
+
+impl Write for ClientStream {
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Unix(stream) => stream.write(from),
+            Self::Tcp(stream) => stream.write(from),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Why a client got no answer.
@@ -40,14 +78,28 @@ pub enum ClientError {
 impl StoreClient {
     /// Connects to the server at this socket.
     pub fn connect(socket: &Path) -> io::Result<Self> {
-        Ok(Self { stream: UnixStream::connect(socket)?, input: Vec::new(), silence: None })
+        let stream = ClientStream::Unix(UnixStream::connect(socket)?);
+        Ok(Self { stream, input: Vec::new(), silence: None })
+    }
+
+    /// Connects to the server at `HOST:PORT`, for which each of its addresses may take as long as this.
+    pub fn connect_tcp(address: &str, most: Duration) -> io::Result<Self> {
+        let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        for address in address.to_socket_addrs()? {
+            match TcpStream::connect_timeout(&address, most) {
+                Ok(stream) => {
+                    return Ok(Self { stream: ClientStream::Tcp(stream), input: Vec::new(), silence: None });
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
     }
 
     /// Limits how long the server may say nothing during a call.
     pub fn limit_silence(&mut self, most: Duration) -> io::Result<()> {
         self.silence = Some(most);
-        self.stream.set_read_timeout(self.silence)?;
-        self.stream.set_write_timeout(self.silence)
+        self.stream.limit(self.silence)
     }
 
     fn failed(&self, error: io::Error) -> ClientError {

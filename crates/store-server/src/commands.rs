@@ -2,6 +2,7 @@
 
 pub(crate) mod attach;
 pub(crate) mod clients;
+pub(crate) mod cluster;
 pub(crate) mod connection;
 pub(crate) mod counters;
 pub(crate) mod expiry;

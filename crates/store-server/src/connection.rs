@@ -1,4 +1,4 @@
-//! A connection: a socket and its session. It reads, serves and writes until one of them has to wait.
+//! A connection: a socket and its dialogue. It reads, serves and writes until one of them has to wait.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
+use crate::dialogue::Dialogue;
 use crate::limits;
 use crate::links::LinkAttachment;
-use crate::session::Session;
 use crate::socket::StoreSocket;
 use crate::state::{ServerState, count};
 
@@ -23,19 +23,21 @@ pub(crate) enum ConnectionWait {
     Time(Instant),
     /// The server to make it a link: CARAVAN.ATTACH.
     Attach,
+    /// A thread that may wait for other servers, for the next request.
+    Errand,
     /// Nothing: the connection is at its end.
     End,
 }
 
 /// A connection.
 ///
-/// Invariants: `sent <= session.output().len()`; nothing is read while output waits, so both buffers are bounded.
+/// Invariants: `sent <= dialogue.output().len()`; nothing is read while output waits, so both buffers are bounded.
 #[derive(Debug)]
 pub(crate) struct StoreConnection {
     socket: StoreSocket,
     /// When it was accepted.
     begun: Instant,
-    session: Session,
+    dialogue: Dialogue,
     input: Vec<u8>,
     sent: usize,
     paused_until: Option<Instant>,
@@ -47,10 +49,10 @@ pub(crate) struct StoreConnection {
 }
 
 impl StoreConnection {
-    pub(crate) fn new(socket: StoreSocket, mut session: Session, now: Instant) -> Self {
-        session.is_sealed = socket.is_sealed();
+    pub(crate) fn new(socket: StoreSocket, mut dialogue: Dialogue, now: Instant) -> Self {
+        dialogue.is_sealed = socket.is_sealed();
         let (input, sent, paused_until, received) = (Vec::new(), 0, None, None);
-        Self { socket, begun: now, session, input, sent, paused_until, received, moved: now }
+        Self { socket, begun: now, dialogue, input, sent, paused_until, received, moved: now }
     }
 
     /// Reads once and serves the requests. The replies wait for [`advance`](Self::advance). Returns whether the
@@ -65,7 +67,7 @@ impl StoreConnection {
         now: Instant,
         now_ms: u64,
     ) -> bool {
-        if self.paused_until.is_some() || !self.session.output().is_empty() || self.socket.has_unsent() {
+        if self.paused_until.is_some() || !self.dialogue.output().is_empty() || self.socket.has_unsent() {
             return true;
         }
         self.moved = now;
@@ -80,7 +82,7 @@ impl StoreConnection {
 
     /// Serves requests, and returns the number of their bytes.
     fn serve(&mut self, now_ms: u64) -> usize {
-        let taken = self.session.serve(&self.input, now_ms);
+        let taken = self.dialogue.serve(&self.input, now_ms);
         self.input.drain(..taken);
         taken
     }
@@ -120,12 +122,13 @@ impl StoreConnection {
         let mut has_read = self.received.is_some();
         loop {
             self.paused_until = None;
-            if self.session.output().is_empty() && !self.socket.has_unsent() {
+            if self.dialogue.output().is_empty() && !self.socket.has_unsent() {
                 self.moved = now;
             }
             let taken = self.received.take().unwrap_or(0) + self.serve(now_ms);
-            let pause = self.session.take_pause();
-            if !pause.is_zero() {
+            let pause = self.dialogue.take_pause();
+            let is_aside = self.dialogue.is_put_aside();
+            if !pause.is_zero() && !is_aside {
                 // The reply comes after the pause.
                 let until = now + pause;
                 self.paused_until = Some(until);
@@ -134,14 +137,22 @@ impl StoreConnection {
             if !self.write(state, now)? {
                 return Ok(ConnectionWait::Output);
             }
-            if self.session.is_closing() {
+            if is_aside {
+                let until = now + pause.max(limits::RELIEF_LOOK);
+                self.paused_until = Some(until);
+                return Ok(ConnectionWait::Time(until));
+            }
+            if self.dialogue.is_closing() {
                 self.socket.finish();
                 return Ok(ConnectionWait::End);
             }
-            if self.session.attach.is_some() {
+            if self.dialogue.attach.is_some() {
                 // A client that says more than that does not know what it asked for.
                 let wait = if self.input.is_empty() { ConnectionWait::Attach } else { ConnectionWait::End };
                 return Ok(wait);
+            }
+            if self.dialogue.needs_errand() {
+                return Ok(ConnectionWait::Errand);
             }
             // Requests are left if the output was long; they come before further bytes.
             if taken > 0 && !self.input.is_empty() {
@@ -161,6 +172,13 @@ impl StoreConnection {
         }
     }
 
+    /// Does the request for which [`advance`](Self::advance) has returned [`ConnectionWait::Errand`]. Blocks. The reply waits for
+    /// `advance`.
+    pub(crate) fn run_errand(&mut self, now_ms: u64) {
+        let taken = self.dialogue.run_errand(&self.input, now_ms);
+        self.input.drain(..taken);
+    }
+
     fn read(&mut self, state: &ServerState, spare: &mut Vec<u8>) -> Result<ReadOutcome, Errno> {
         if self.input.capacity() == 0 {
             self.input = std::mem::take(spare);
@@ -178,7 +196,12 @@ impl StoreConnection {
 
     /// Sends the output, and returns whether all of it is gone.
     fn write(&mut self, state: &ServerState, now: Instant) -> Result<bool, Errno> {
-        let output = self.session.output();
+        let tells_of_parts = self.dialogue.tells_of_parts;
+        let output = self.dialogue.output();
+        if self.sent < output.len() && tells_of_parts && !state.parts.may_answer() {
+            // Another server may have the parts by now, and what was read may be out of date.
+            return Err(Errno::STALE);
+        }
         while self.sent < output.len() {
             match self.socket.send(&output[self.sent..]) {
                 Ok(bytes) => {
@@ -189,7 +212,7 @@ impl StoreConnection {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => {
                     let unsent_bytes = (output.len() - self.sent) as u64;
-                    self.session.entry.card.unsent_bytes.store(unsent_bytes, Ordering::Relaxed);
+                    self.dialogue.entry.card.unsent_bytes.store(unsent_bytes, Ordering::Relaxed);
                     return Ok(false);
                 }
                 Err(error) => return Err(error),
@@ -198,7 +221,7 @@ impl StoreConnection {
         self.sent = 0;
         output.clear();
         output.shrink_to(limits::OUTPUT_KEPT_BYTES);
-        self.session.entry.card.unsent_bytes.store(0, Ordering::Relaxed);
+        self.dialogue.entry.card.unsent_bytes.store(0, Ordering::Relaxed);
         let is_gone = self.socket.flush()?;
         if is_gone {
             self.moved = now;
@@ -208,7 +231,7 @@ impl StoreConnection {
 
     /// Returns whether the client has left its replies unread for too long.
     pub(crate) fn is_stalled(&mut self, now: Instant, most: Duration) -> bool {
-        (!self.session.output().is_empty() || self.socket.has_unsent())
+        (!self.dialogue.output().is_empty() || self.socket.has_unsent())
             && self.paused_until.is_none()
             && now.saturating_duration_since(self.moved) >= most
     }
@@ -220,15 +243,15 @@ impl StoreConnection {
 
     /// Takes the connection apart, for an attachment that the client has asked for.
     pub(crate) fn into_attachment(self) -> Option<LinkAttachment> {
-        let Self { socket, mut session, .. } = self;
-        let request = session.attach.take()?;
+        let Self { socket, mut dialogue, .. } = self;
+        let request = dialogue.attach.take()?;
         let StoreSocket::Plain(socket) = socket else { return None };
-        Some(LinkAttachment { socket, request, entry: session.entry })
+        Some(LinkAttachment { socket, request, entry: dialogue.entry })
     }
 
     /// Returns the client's address and name, for messages.
     pub(crate) fn client(&self) -> String {
-        let card = &self.session.entry.card;
+        let card = &self.dialogue.entry.card;
         format!("client {} ({})", card.id, card.address)
     }
 }
@@ -255,23 +278,28 @@ mod tests {
     use caravan_store::{Store, StoreOptions};
 
     use super::*;
+    use crate::parts::ServedParts;
     use crate::state::ServerFacts;
 
     #[test]
     fn a_client_that_takes_nothing_stalls_and_one_that_has_nothing_to_take_does_not() {
         let store = Arc::new(Store::embedded(StoreOptions::new(16 << 20)).expect("a store"));
         store.put(b"k", &[b'x'; 500_000]).expect("room");
-        let state = Arc::new(ServerState::new(store, ServerFacts::new("test"), None));
+        let state = Arc::new(ServerState::new(
+            ServedParts::whole(store).expect("parts"),
+            ServerFacts::new("test"),
+            None,
+        ));
         let (client, server) = UnixStream::pair().expect("a pair");
         let (begin, spare) = (Instant::now(), &mut Vec::new());
-        let session = Session::new(Arc::clone(&state), "test".to_owned(), 0);
-        let mut connection = StoreConnection::new(StoreSocket::Plain(server.into()), session, begin);
+        let dialogue = Dialogue::new(Arc::clone(&state), "test".to_owned(), 0);
+        let mut connection = StoreConnection::new(StoreSocket::Plain(server.into()), dialogue, begin);
         // It is idle for an hour before its first request.
         let asked = begin + Duration::from_secs(3600);
         assert!(!connection.is_stalled(asked, limits::OUTPUT_STALLED_MAX));
         rustix::io::write(&client, b"GET k\r\nGET k\r\n").expect("sent");
         assert_eq!(connection.advance(&state, spare, asked, 0), ConnectionWait::Output);
-        let unsent_bytes = connection.session.entry.card.unsent_bytes.load(Ordering::Relaxed);
+        let unsent_bytes = connection.dialogue.entry.card.unsent_bytes.load(Ordering::Relaxed);
         assert!((1..1_000_100).contains(&unsent_bytes), "{unsent_bytes}");
         let most = limits::OUTPUT_STALLED_MAX;
         assert!(!connection.is_stalled(asked + most - Duration::from_millis(1), most));
@@ -288,16 +316,20 @@ mod tests {
         use rustls::server::ResolvesServerCertUsingSni;
 
         let store = Arc::new(Store::embedded(StoreOptions::new(16 << 20)).expect("a store"));
-        let state = Arc::new(ServerState::new(store, ServerFacts::new("test"), None));
+        let state = Arc::new(ServerState::new(
+            ServedParts::whole(store).expect("parts"),
+            ServerFacts::new("test"),
+            None,
+        ));
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = rustls::ServerConfig::builder_with_provider(provider);
         let config = config.with_safe_default_protocol_versions().expect("versions").with_no_client_auth();
         let config = Arc::new(config.with_cert_resolver(Arc::new(ResolvesServerCertUsingSni::new())));
         let (client, server) = UnixStream::pair().expect("a pair");
         let (begin, spare) = (Instant::now(), &mut Vec::new());
-        let session = Session::new(Arc::clone(&state), "test".to_owned(), 0);
+        let dialogue = Dialogue::new(Arc::clone(&state), "test".to_owned(), 0);
         let socket = StoreSocket::sealed(server.into(), config).expect("a socket");
-        let mut connection = StoreConnection::new(socket, session, begin);
+        let mut connection = StoreConnection::new(socket, dialogue, begin);
         // A part of a greeting.
         rustix::io::write(&client, &[22, 3, 1]).expect("sent");
         assert_eq!(connection.advance(&state, spare, begin, 0), ConnectionWait::Input);

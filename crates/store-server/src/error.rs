@@ -6,6 +6,8 @@ use std::path::PathBuf;
 
 use caravan_store::StoreError;
 
+use crate::slots::NotServed;
+
 /// Why a command failed. [`words`](Self::words) is what the client gets.
 #[derive(Debug)]
 pub(crate) enum CommandError {
@@ -33,6 +35,12 @@ impl From<StoreError> for CommandError {
     }
 }
 
+impl From<NotServed> for CommandError {
+    fn from(error: NotServed) -> Self {
+        Self::Told(error.words())
+    }
+}
+
 impl CommandError {
     /// Returns the error as the client gets it.
     pub(crate) fn words(&self) -> Vec<u8> {
@@ -43,6 +51,9 @@ impl CommandError {
             Self::LongReply => {
                 b"ERR the reply is longer than 513 MiB: ask for less, for example with SCAN".to_vec()
             }
+            Self::Store(StoreError::Conflict) => {
+                b"TRYAGAIN other transactions on these keys were always first: try again".to_vec()
+            }
             Self::Store(error) if error.is_host_full() => {
                 b"OOM this host, or the control group, has no memory left for the store: free some, or raise memory.max"
                     .to_vec()
@@ -50,6 +61,7 @@ impl CommandError {
             Self::Store(StoreError::Full { .. }) => {
                 b"OOM command not allowed when used memory > 'maxmemory'.".to_vec()
             }
+            Self::Store(error @ StoreError::Undecided) => format!("TRYAGAIN {error}").into_bytes(),
             Self::Store(error) => format!("ERR {error}").into_bytes(),
         }
     }
@@ -80,6 +92,17 @@ pub enum ServeError {
         "{}: this is no path for a socket: it takes a file in an existing folder, of at most 100 bytes", .0.display()
     )]
     Path(PathBuf),
+    /// The file beside the socket that keeps a second server away cannot be written.
+    #[error(
+        "cannot make the socket {} and its lock beside it: {source}. The path takes a folder that exists and that you can write",
+        .path.display()
+    )]
+    Socket {
+        /// The socket.
+        path: PathBuf,
+        /// Why the lock cannot be written.
+        source: io::Error,
+    },
     /// A file that is no socket is where the socket would be.
     #[error("{}: this is a file, not the socket of a store: give another path, or remove it", .0.display())]
     NoSocket(PathBuf),
@@ -97,9 +120,15 @@ pub enum ServeError {
     /// A keeper could not go on.
     #[error("{0}")]
     Keeper(String),
-    /// The store's memory cannot be read.
-    #[error("the sessions of clients cannot be found: {0}")]
+    /// The store's memory cannot be used.
+    #[error("the memory of the store cannot be used: {0}")]
     Store(#[source] StoreError),
+    /// The server cannot be a member of its cluster.
+    #[error("{0}")]
+    Member(String),
+    /// The configuration of the cluster cannot be read or changed.
+    #[error(transparent)]
+    Cluster(#[from] caravan_cluster::ClusterError),
     /// A system call failed.
     #[error("cannot {what}: {source}")]
     System {

@@ -9,6 +9,7 @@
 //! | order to upgrade | starts a server of the new program; when that runs, ends the old one in order |
 //! | the new server dies before it serves | starts one of the old program again |
 //! | order to save | passes it on to the server, which answers by itself |
+//! | the server has left its store of several servers | ends with it |
 //! | end | has the server answer, save and end |
 //!
 //! If the keeper dies, its channel to the server closes, and the server ends in order.
@@ -17,6 +18,7 @@ pub mod channel;
 pub mod control;
 mod process;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -26,10 +28,14 @@ use caravan_store::{Eviction, Store};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::error::ServeError;
-use crate::keeper::channel::{KeeperAnswer, KeeperChannel, KeeperOrder, ServerOrder, ServerSettings};
+use crate::keeper::channel::{
+    ClusterSettings, KeeperAnswer, KeeperChannel, KeeperOrder, ServerOrder, ServerSettings,
+};
 use crate::keeper::control::{ControlDoor, refuse};
-use crate::keeper::process::{ServerDeath, ServerPhase, ServerProcess};
-use crate::limits::{RESTART_PAUSE_MAX, RESTART_PAUSE_MIN, SERVER_CALM, SERVER_END_MAX, SERVER_START_MAX};
+use crate::keeper::process::{HeldDescriptors, ServerDeath, ServerPhase, ServerProcess};
+use crate::limits::{
+    HELD_MAX, RESTART_PAUSE_MAX, RESTART_PAUSE_MIN, SERVER_CALM, SERVER_END_MAX, SERVER_START_MAX,
+};
 use crate::listen::StoreListening;
 use crate::server::ServerOptions;
 use crate::state::ClientSettings;
@@ -46,6 +52,8 @@ pub struct KeeperOptions {
     pub server: ServerOptions,
     /// The memory of the store, everything included.
     pub memory_bytes: u64,
+    /// The cluster that its servers are members of, if there is one. The addresses in it are hosts without a port.
+    pub cluster: Option<ClusterSettings>,
     /// The snapshot with which the store begins.
     pub load: Option<PathBuf>,
     /// The file to which the store is saved at the end.
@@ -71,6 +79,8 @@ pub enum KeeperEvent {
         /// How long the keeper waits before it starts another one.
         pause: Duration,
     },
+    /// The server has left the store of several servers, as it was asked to. The keeper ends.
+    Left,
     /// A server of another program serves.
     Upgraded {
         /// Its process.
@@ -93,6 +103,8 @@ pub struct StoreKeeper {
     control: ControlDoor,
     settings: ServerSettings,
     memory: OwnedFd,
+    /// What servers have had held, by name.
+    held: BTreeMap<String, HeldDescriptors>,
     listening: StoreListening,
     tls: Option<TlsOptions>,
     program: OwnedFd,
@@ -131,8 +143,10 @@ impl StoreKeeper {
             client: ClientSettings { password: password.clone(), clients_max: *clients_max },
             memory_bytes: options.memory_bytes,
             evicts: *eviction == Eviction::LeastRecentlyUsed,
+            forwards: options.server.forwards,
             load: options.load.map(PathBuf::into_os_string),
             save: options.save.map(PathBuf::into_os_string),
+            cluster: options.cluster.map(|cluster| with_port(cluster, listening.sockets.address())),
             tcp: Vec::new(),
         };
         let server = ServerProcess::start(&options.program, name, options.log.as_ref())?;
@@ -143,6 +157,7 @@ impl StoreKeeper {
             control,
             settings,
             memory,
+            held: BTreeMap::new(),
             listening,
             tls: tls.clone(),
             program: options.program,
@@ -240,8 +255,25 @@ impl StoreKeeper {
         let Some(server) = &mut self.server else { return Ok(()) };
         let before = server.phase;
         let listened = server.listen();
+        if std::mem::take(&mut server.has_left) {
+            // It ends by itself.
+            self.is_ending = true;
+            self.events.push(KeeperEvent::Left);
+        }
         if let Some(changed) = server.changed.take() {
             self.settings.client = changed;
+        }
+        for (name, held) in std::mem::take(&mut server.held) {
+            match held {
+                Some(held) if self.held.len() < HELD_MAX || self.held.contains_key(&name) => {
+                    self.held.insert(name, held);
+                }
+                Some(_) => {
+                    server.failure = Some(format!("it has more than {HELD_MAX} memories held"));
+                    server.kill();
+                }
+                None => drop(self.held.remove(&name)),
+            }
         }
         if let Err(death) = listened {
             let (pid, phase, calm) = (server.pid(), server.phase, server.since.elapsed() >= SERVER_CALM);
@@ -269,7 +301,14 @@ impl StoreKeeper {
         let (tcp, on_tcp): (_, Vec<_>) = sockets.on_tcp().unzip();
         lent.extend(on_tcp);
         let settings = ServerSettings { tcp, ..self.settings.clone() };
-        match server.channel.send(&ServerOrder::Serve(settings), &lent) {
+        let mut held = self.held.iter().map(|(name, held)| {
+            let descriptors: Vec<_> = held.descriptors.iter().map(AsFd::as_fd).collect();
+            let order = ServerOrder::Held { name: name.clone(), note: held.note.clone() };
+            server.channel.send(&order, &descriptors)
+        });
+        let given = held.try_for_each(|sent| sent);
+        let given = given.and_then(|()| server.channel.send(&ServerOrder::Serve(Box::new(settings)), &lent));
+        match given {
             Ok(()) => server.enter(ServerPhase::Opening),
             Err(error) => {
                 server.failure = Some(error.to_string());
@@ -396,6 +435,15 @@ impl StoreKeeper {
         }
         self.events.push(KeeperEvent::NotUpgraded { why: why.to_owned() });
     }
+}
+
+/// Adds the port on which the keeper listens to the addresses of a member.
+fn with_port(mut cluster: ClusterSettings, address: Option<SocketAddr>) -> ClusterSettings {
+    let port = address.map_or(0, |address| address.port());
+    let member = &mut cluster.member;
+    member.client_address = format!("{}:{port}", member.client_address);
+    member.tcp_address = member.tcp_address.take().map(|host| format!("{host}:{port}"));
+    cluster
 }
 
 /// Returns how long to wait before a server is started, after so many deaths in a row before this one.

@@ -37,6 +37,15 @@ pub const OUTPUT_KEPT_BYTES: usize = 4 << 10;
 pub const QUEUE_BYTES_MAX: usize = 64 << 20;
 /// Commands between MULTI and EXEC.
 pub const QUEUE_COMMANDS_MAX: usize = 1 << 17;
+/// Threads that do requests which take other servers: one waits for one connection's request. Further connections wait in line.
+pub const ERRAND_THREADS_MAX: usize = 16;
+/// How long a server waits for another one in such a request: a part whose server has died is served again before.
+pub const ERRAND_WAIT: Duration = Duration::from_secs(2);
+/// Threads that serve clients in place of others, whose commits wait for copies. With more, clients wait for these.
+pub const RELIEF_THREADS_MAX: usize = 32;
+/// The time between two looks whether a thread waits for copies, and at requests that do: a client of another part waits for two looks
+/// at most.
+pub const RELIEF_LOOK: Duration = Duration::from_millis(1);
 /// Keys that one connection watches.
 pub const WATCHED_KEYS_MAX: usize = 1 << 16;
 
@@ -86,11 +95,11 @@ pub const ATTACHING_MAX: usize = 16;
 pub const ATTACH_STEP: Duration = Duration::from_secs(15);
 /// Turns over the links that are awake between two looks at those that sleep. A look is a system call.
 pub const LINK_TURNS: u32 = 32;
-/// The least bytes of a part of a store that is lent: clients ask again for each.
-pub const PART_BYTES_MIN: u64 = 1 << 20;
-/// The least part of a store that is lent, as a share of what is lent already: so a connection never takes more than
+/// The least bytes of an extent of a store that is lent: clients ask again for each.
+pub const EXTENT_BYTES_MIN: u64 = 1 << 20;
+/// The least extent of a store that is lent, as a share of what is lent already: so a connection never takes more than
 /// some 200 loans.
-pub const PART_SHARE: u64 = 16;
+pub const EXTENT_SHARE: u64 = 16;
 /// Kinds of errors that are counted apart: more than there are, as in Redis.
 pub const ERROR_CODES_MAX: usize = 128;
 /// Percentiles that INFO's section Latencystats shows, unless CONFIG SET changes them. As in Redis.
@@ -109,3 +118,50 @@ pub const TLS_OUTPUT_BYTES: usize = 64 << 10;
 pub const TLS_FILE_BYTES_MAX: u64 = 32 << 10;
 /// How long a client may take for the handshake of TLS: it holds a connection, and has proved nothing.
 pub const TLS_HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+
+/// Sets of descriptors that a keeper holds for its servers: two for each part of which its member has a copy.
+pub const HELD_MAX: usize = 1024;
+/// Bytes of a message between two members of a cluster: the longest one names all members and parts.
+pub const LINE_MESSAGE_BYTES_MAX: usize = 1 << 20;
+/// Bytes of messages that wait for a member that takes none. Then its connection is closed.
+pub const LINE_UNSENT_BYTES_MAX: usize = 4 << 20;
+
+/// How long the end of a server waits until the others know.
+pub const MEMBER_END_MAX: Duration = Duration::from_secs(1);
+/// The pause between two looks at whether a new member serves.
+pub const SERVING_PAUSE: Duration = Duration::from_millis(2);
+/// How long a call of the register may take.
+pub const REGISTER_CALL_MAX: Duration = Duration::from_secs(5);
+/// How long one wait for news of the register takes: it bounds how long its thread outlives the member.
+pub const REGISTER_WATCH: Duration = Duration::from_secs(5);
+/// The pause before a register that has failed is asked again.
+pub const REGISTER_PAUSE: Duration = Duration::from_secs(1);
+/// The pause before a server asks again to become a member.
+pub const JOIN_PAUSE: Duration = Duration::from_millis(100);
+/// The pause before a member that was not reached is connected to again.
+pub const LINE_PAUSE: Duration = Duration::from_millis(10);
+/// Messages that wait until a member is connected to. Later ones are lost, as on the way.
+pub const LINE_MESSAGES_WAITING: usize = 16;
+/// How often a server looks at branches that their clients have left: half as long as those wait for them.
+pub const BRANCHES_LOOK: Duration = Duration::from_millis(10);
+/// How long a server waits for the home of such a branch: meanwhile it decides no others.
+pub const BRANCH_HOME_WAIT: Duration = Duration::from_millis(200);
+/// How often a member looks at what its parts have sent, and tells the copies: it bounds how much a copy has still to apply
+/// when it takes over.
+pub const MEMBER_TICK: Duration = Duration::from_millis(20);
+/// Records that a copy applies before it looks at its orders.
+pub const COPY_RECORDS: usize = 1 << 12;
+/// Bytes of the ring of a copy: 20 ms of the records of a fast line.
+pub const COPY_RING_BYTES: u64 = 8 << 20;
+/// Bytes of the arena through which a primary writes to a copy elsewhere.
+pub const FEED_ARENA_BYTES: u64 = 1 << 20;
+/// The pause before a copy that was not reached is tried again.
+pub const FEED_PAUSE: Duration = Duration::from_millis(20);
+/// The pause between two looks at the ring of a copy whose primary has just come.
+pub const COPY_PAUSE: Duration = Duration::from_millis(1);
+/// How long a primary has just come.
+pub const NEW_SOURCE: Duration = Duration::from_millis(500);
+/// The longest wait of the thread of a part.
+pub const PART_GLANCE: Duration = Duration::from_secs(1);
+/// Bytes of the memory that a copy gets between two pauses of its filling.
+pub const FILL_PIECE_BYTES: u64 = 64 << 10;

@@ -157,8 +157,8 @@ fn lock(socket: &Path) -> Result<File, ServeError> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
     options.custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32);
-    let failed = || ServeError::system(format!("open {}", path.display()));
-    let mut file = options.open(&path).map_err(failed())?;
+    let failed = |source| ServeError::Socket { path: socket.to_owned(), source };
+    let mut file = options.open(&path).map_err(failed)?;
     if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
         let mut text = String::new();
         let _ = file.take(20).read_to_string(&mut text);
@@ -167,7 +167,7 @@ fn lock(socket: &Path) -> Result<File, ServeError> {
     file.set_len(0)
         .and_then(|()| file.rewind())
         .and_then(|()| writeln!(file, "{}", std::process::id()))
-        .map_err(failed())?;
+        .map_err(failed)?;
     Ok(file)
 }
 

@@ -134,7 +134,8 @@ fn text(state: &ServerState) -> String {
 }
 
 fn store(text: &mut MetricsText, state: &ServerState) {
-    let counts = state.store.counts();
+    let parts = state.parts.table();
+    let counts = parts.counts();
     text.single(
         "keys",
         "gauge",
@@ -144,7 +145,7 @@ fn store(text: &mut MetricsText, state: &ServerState) {
     text.single("sessions", "gauge", "Sessions, which keep the replies to requests.", counts.sessions);
     text.single("memory_limit_bytes", "gauge", "The limit of memory.", counts.memory_bytes);
     text.single("memory_used_bytes", "gauge", "Memory in use, everything included.", counts.used_bytes);
-    let memory = state.store.memory_counts();
+    let memory = parts.memory_counts();
     text.metric("class_places", "gauge", "Places for objects, by the bytes of a place.");
     for class in &memory.classes {
         text.sample("class_places", &[("bytes", &class.place_bytes.to_string())], class.places);

@@ -45,7 +45,7 @@ impl PublishedCounters {
 
     /// Sets all counters.
     pub(crate) fn set(&self, state: &ServerState, uptime: Duration) {
-        let (counts, clients) = (state.store.counts(), state.client_counts());
+        let (counts, clients) = (state.parts.table().counts(), state.client_counts());
         let values = [
             uptime.as_millis() as u64,
             state.counters.commands.load(Ordering::Relaxed),

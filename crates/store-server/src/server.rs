@@ -9,8 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use caravan_segment::printable;
-use caravan_store::calls::ClientSessions;
-use caravan_store::{Eviction, Store};
+use caravan_store::{Eviction, Store, StoreFunctions};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, SocketAddrAny, SocketFlags, acceptfrom_with, send};
@@ -18,15 +17,19 @@ use rustls::ServerConfig;
 
 use crate::balance;
 use crate::connection::StoreConnection;
+use crate::dialogue::Dialogue;
+use crate::errands::ErrandThreads;
 use crate::error::ServeError;
 use crate::limits;
 use crate::links::LinkWorkers;
 use crate::listen::{ListeningSockets, StoreListening};
 use crate::metrics::{self, MetricsPost};
-use crate::session::Session;
+use crate::parts::ServedParts;
+use crate::seat::{Relief, Seat, look_at};
 use crate::socket::StoreSocket;
 use crate::state::{ClientSettings, ServerFacts, ServerState, count};
 use crate::tls::TlsOptions;
+use crate::undecided;
 use crate::worker::{StoreWorker, Tell, WorkerPost, unix_ms};
 
 /// What a server is started with.
@@ -50,10 +53,15 @@ pub struct ServerOptions {
     /// Whether each thread has its share of the connections from the start, instead of as few threads as can serve them
     /// all: for tests, whose commands should meet.
     pub spreads: bool,
+    /// Whether it does requests on keys of other servers of its store itself, instead of sending clients there: for
+    /// programs that know nothing of Redis Cluster.
+    pub forwards: bool,
     /// What the store does when its memory is used up, for CONFIG GET.
     pub eviction: Eviction,
     /// The largest number of connections at a time.
     pub clients_max: usize,
+    /// The functions that clients may call.
+    pub functions: StoreFunctions,
 }
 
 impl ServerOptions {
@@ -62,8 +70,21 @@ impl ServerOptions {
         let (address, tls, metrics, password, workers) = (None, None, None, None, None);
         let (eviction, clients_max) = (Eviction::Refuse, limits::CLIENTS_DEFAULT);
         let (name, socket) = (name.into(), socket.into());
-        let spreads = false;
-        Self { name, socket, address, tls, metrics, password, workers, spreads, eviction, clients_max }
+        let (spreads, forwards, functions) = (false, false, StoreFunctions::new());
+        Self {
+            name,
+            socket,
+            address,
+            tls,
+            metrics,
+            password,
+            workers,
+            spreads,
+            forwards,
+            eviction,
+            clients_max,
+            functions,
+        }
     }
 
     pub(crate) fn check(&self) -> Result<(), ServeError> {
@@ -92,9 +113,14 @@ pub struct StoreServer {
     bell: Arc<OwnedFd>,
     posts: Vec<Arc<WorkerPost>>,
     links: Option<Arc<LinkWorkers>>,
+    errands: Arc<ErrandThreads>,
     acceptor: Option<JoinHandle<()>>,
     workers: Vec<JoinHandle<()>>,
+    /// Of a server of several parts.
+    relief: Option<Relief>,
     metrics: Option<(Option<SocketAddr>, JoinHandle<()>)>,
+    /// Of a server of several parts.
+    branches: Option<JoinHandle<()>>,
     /// What this server listens with itself; dropped at the end, which removes the socket.
     _listening: Option<StoreListening>,
 }
@@ -112,9 +138,18 @@ impl StoreServer {
         options: ServerOptions,
         tell: impl Fn(&str) + Send + Sync + 'static,
     ) -> Result<Self, ServeError> {
+        Self::start_parts(ServedParts::whole(store).map_err(ServeError::Store)?, options, tell)
+    }
+
+    /// The same for a server of a cluster, whose parts come and go.
+    pub fn start_parts(
+        parts: Arc<ServedParts>,
+        options: ServerOptions,
+        tell: impl Fn(&str) + Send + Sync + 'static,
+    ) -> Result<Self, ServeError> {
         options.check()?;
         let listening = StoreListening::open(&options)?;
-        let mut server = Self::on(listening.sockets.try_clone()?, store, options, tell)?;
+        let mut server = Self::on(listening.sockets.try_clone()?, parts, options, tell)?;
         server._listening = Some(listening);
         Ok(server)
     }
@@ -124,7 +159,7 @@ impl StoreServer {
     /// what they say of addresses and certificates does not count.
     pub fn on(
         sockets: ListeningSockets,
-        store: Arc<Store>,
+        parts: Arc<ServedParts>,
         options: ServerOptions,
         tell: impl Fn(&str) + Send + Sync + 'static,
     ) -> Result<Self, ServeError> {
@@ -139,12 +174,11 @@ impl StoreServer {
             eviction: options.eviction,
             started_ms: unix_ms(),
             spreads: options.spreads,
+            functions: Arc::new(options.functions),
+            forwards: options.forwards,
             ..ServerFacts::new(options.name)
         };
-        let sessions = ClientSessions::new(&store).map_err(ServeError::Store)?;
-        let mut state = ServerState::new(store, facts, options.password);
-        state.sessions = Arc::new(sessions);
-        let state = Arc::new(state);
+        let state = Arc::new(ServerState::new(parts, facts, options.password));
         state.set_clients_max(options.clients_max);
         let tell: Tell = Arc::new(tell);
         let bell = Arc::new(
@@ -155,6 +189,7 @@ impl StoreServer {
         let count = options.workers.unwrap_or(limits::WORKERS_DEFAULT.min(cores));
         let posts: Result<Vec<_>, _> = (0..count).map(|_| WorkerPost::new().map(Arc::new)).collect();
         let links = Some(LinkWorkers::start(&state, &tell, count)?);
+        let errands = Arc::new(ErrandThreads::new(&state));
         let (acceptor, workers, metrics, socket) = (None, Vec::new(), None, options.socket);
         let posts = posts?;
         let mut server = Self {
@@ -165,9 +200,12 @@ impl StoreServer {
             bell,
             posts,
             links,
+            errands,
             acceptor,
             workers,
+            relief: None,
             metrics,
+            branches: None,
             _listening: None,
         };
         let ListeningSockets { unix, tcp, tls, metrics } = sockets;
@@ -177,6 +215,9 @@ impl StoreServer {
             let (state, bell) = (Arc::clone(&server.state), Arc::clone(&server.bell));
             let thread = metrics::spawn(MetricsPost::of(listener), state, bell)?;
             server.metrics = Some((metrics_address, thread));
+        }
+        if server.state.parts.table().cluster.is_some() {
+            server.branches = Some(undecided::spawn(&server.state, &server.bell)?);
         }
         Ok(server)
     }
@@ -188,17 +229,25 @@ impl StoreServer {
         tls: Option<(OwnedFd, Arc<ServerConfig>)>,
         tell: &Tell,
     ) -> Result<(), ServeError> {
-        let thread = |name: String| std::thread::Builder::new().name(name);
+        let may_wait = self.state.parts.table().cluster.is_some();
+        let mut looks = Vec::new();
         for (index, links) in (0..self.posts.len()).zip(self.links.as_ref().into_iter().cycle()) {
             let (state, tell, links) = (Arc::clone(&self.state), Arc::clone(tell), Arc::clone(links));
-            let worker = StoreWorker::new(index, self.posts.clone(), state, tell, links)?;
-            let spawned = thread(format!("store-{index}")).spawn(move || worker.serve());
-            self.workers.push(spawned.map_err(ServeError::system("start a thread"))?);
+            let errands = Arc::clone(&self.errands);
+            let worker = StoreWorker::new(index, self.posts.clone(), state, tell, links, errands)?;
+            let seat = Seat::new(format!("store-{index}"), worker, may_wait);
+            looks.push(look_at(&seat));
+            self.workers.push(seat.start()?);
+        }
+        if may_wait {
+            looks.extend(self.links.iter().flat_map(|links| links.looks()));
+            self.relief = Some(Relief::start(&self.state.parts, looks)?);
         }
         let (state, posts, bell) = (Arc::clone(&self.state), self.posts.clone(), Arc::clone(&self.bell));
         let links = self.links.clone();
         let acceptor = Acceptor { unix, tcp, tls, bell, state, posts, links };
-        let spawned = thread("store-accept".to_owned()).spawn(move || acceptor.accept());
+        let thread = std::thread::Builder::new().name("store-accept".to_owned());
+        let spawned = thread.spawn(move || acceptor.accept());
         self.acceptor = Some(spawned.map_err(ServeError::system("start a thread"))?);
         Ok(())
     }
@@ -242,7 +291,12 @@ impl Drop for StoreServer {
         // A thread that panicked has told so itself; the others end all the same.
         self.acceptor.take().into_iter().for_each(|thread| _ = thread.join());
         self.metrics.take().into_iter().for_each(|(_, thread)| _ = thread.join());
+        self.branches.take().into_iter().for_each(|thread| _ = thread.join());
+        // They still need the workers and the links.
+        self.errands.end();
+        self.workers.extend(self.relief.take().into_iter().flat_map(|mut relief| relief.end()));
         self.posts.iter().for_each(|post| post.end());
+        self.links.iter().for_each(|links| links.tell_end());
         self.workers.drain(..).for_each(|thread| _ = thread.join());
         self.links.take().into_iter().for_each(|links| links.end());
     }
@@ -318,8 +372,8 @@ impl Acceptor {
                 Err(_) => return,
             },
         };
-        let session = Session::new(Arc::clone(&self.state), address, unix_ms());
-        let connection = StoreConnection::new(socket, session, Instant::now());
+        let dialogue = Dialogue::new(Arc::clone(&self.state), address, unix_ms());
+        let connection = StoreConnection::new(socket, dialogue, Instant::now());
         // A server that ends takes nobody.
         let worker = balance::worker_for_new(&balance::loads(&self.posts), self.state.facts.spreads);
         let _ = self.posts[worker].hand_over(vec![connection]);
@@ -351,12 +405,12 @@ mod tests {
     fn a_connection_is_served_on_after_it_was_handed_over() {
         let path = std::env::temp_dir().join(format!("caravan-hand-over-{}.sock", std::process::id()));
         let store = Arc::new(Store::embedded(StoreOptions::new(16 << 20)).expect("a store"));
-        let options = ServerOptions { workers: Some(2), ..ServerOptions::new("test", path) };
+        let options = ServerOptions { workers: Some(2), ..ServerOptions::new("test", &path) };
         let server = StoreServer::start(store, options, |_| ()).expect("a server");
         let (mut client, socket) = UnixStream::pair().expect("a pair");
         client.set_read_timeout(Some(Duration::from_secs(60))).expect("set");
-        let session = Session::new(Arc::clone(&server.state), "test".to_owned(), unix_ms());
-        let connection = StoreConnection::new(StoreSocket::Plain(socket.into()), session, Instant::now());
+        let dialogue = Dialogue::new(Arc::clone(&server.state), "test".to_owned(), unix_ms());
+        let connection = StoreConnection::new(StoreSocket::Plain(socket.into()), dialogue, Instant::now());
         assert!(server.posts[1].hand_over(vec![connection]).is_empty());
         let mut reply = [0; 7];
         client.write_all(b"PING\r\n*2\r\n$4\r\nEC").expect("sent");
@@ -373,5 +427,6 @@ mod tests {
         assert_eq!(&reply, b"$1\r\nx\r\n");
         server.end();
         assert_eq!(client.read(&mut reply).expect("the end"), 0);
+        std::fs::remove_file(path.with_extension("sock.lock")).expect("removed");
     }
 }

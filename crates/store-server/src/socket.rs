@@ -10,6 +10,11 @@ use rustls::{ServerConfig, ServerConnection};
 
 use crate::limits;
 
+/// Sends a short answer, without waiting for a peer that does not read.
+pub(crate) fn say(socket: &OwnedFd, text: &str) {
+    let _ = send(socket, text.as_bytes(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+}
+
 /// A socket of a client.
 #[derive(Debug)]
 pub(crate) enum StoreSocket {

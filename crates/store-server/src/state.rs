@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
 
-use caravan_store::calls::ClientSessions;
-use caravan_store::{Eviction, Store};
+use caravan_store::{ConnectOptions, Eviction, StoreFunctions};
 use serde::{Deserialize, Serialize};
 
+use crate::errands::OwnClient;
 use crate::limits;
-use crate::links::StoreParts;
+use crate::parts::ServedParts;
 use crate::tally::CommandTallies;
 
 /// What a server is started with.
@@ -30,14 +31,19 @@ pub struct ServerFacts {
     pub started_ms: u64,
     /// Whether each thread has its share of the connections from the start.
     pub spreads: bool,
+    /// The functions that clients may call.
+    pub functions: Arc<StoreFunctions>,
+    /// Whether it does requests on keys of other servers itself, instead of sending the client there.
+    pub forwards: bool,
 }
 
 impl ServerFacts {
     /// Returns the facts of a server that listens nowhere.
     pub fn new(name: impl Into<String>) -> Self {
-        let (port, is_exposed, started_ms, spreads) = (0, false, 0, false);
+        let (port, is_exposed, started_ms, spreads, forwards) = (0, false, 0, false, false);
         let eviction = Eviction::Refuse;
-        Self { name: name.into(), port, socket: String::new(), is_exposed, eviction, started_ms, spreads }
+        let (name, socket, functions) = (name.into(), String::new(), Arc::default());
+        Self { name, port, socket, is_exposed, eviction, started_ms, spreads, forwards, functions }
     }
 }
 
@@ -60,10 +66,10 @@ impl std::fmt::Debug for SettingsWatcher {
     }
 }
 
-/// What all connections of a server share: the store, the settings, the counters and the list of clients.
+/// What all connections of a server share: its parts of the store, the settings, the counters and the list of clients.
 #[derive(Debug)]
 pub struct ServerState {
-    pub(crate) store: Arc<Store>,
+    pub(crate) parts: Arc<ServedParts>,
     pub(crate) facts: ServerFacts,
     password: RwLock<Option<Vec<u8>>>,
     clients_max: AtomicUsize,
@@ -74,14 +80,12 @@ pub struct ServerState {
     links: AtomicU64,
     readers: AtomicU64,
     pub(crate) counters: ServerCounters,
-    /// What clients that map nothing are lent.
-    pub(crate) parts: StoreParts,
-    /// The sessions of clients that attach.
-    pub(crate) sessions: Arc<ClientSessions>,
     pub(crate) tallies: CommandTallies,
     /// Commands of other connections hold this shared. A transaction with a command on the whole store (KEYS, FLUSHALL) holds it
     /// alone, because the store's own transactions cover single keys.
     pub(crate) turn: RwLock<()>,
+    /// This server as a client of all servers of the store.
+    pub(crate) own_client: OwnClient,
 }
 
 /// Counters since the start. They order nothing, so all accesses are relaxed.
@@ -109,10 +113,10 @@ pub(crate) fn count(counter: &AtomicU64, more: u64) {
 }
 
 impl ServerState {
-    /// Returns the state of a server of this store.
-    pub fn new(store: Arc<Store>, facts: ServerFacts, password: Option<Vec<u8>>) -> Self {
+    /// Returns the state of a server of these parts.
+    pub fn new(parts: Arc<ServedParts>, facts: ServerFacts, password: Option<Vec<u8>>) -> Self {
         Self {
-            store,
+            parts,
             facts,
             password: RwLock::new(password),
             clients_max: AtomicUsize::new(limits::CLIENTS_DEFAULT),
@@ -122,10 +126,9 @@ impl ServerState {
             links: AtomicU64::new(0),
             readers: AtomicU64::new(0),
             counters: ServerCounters::default(),
-            parts: StoreParts::default(),
-            sessions: Arc::default(),
             tallies: CommandTallies::default(),
             turn: RwLock::new(()),
+            own_client: OwnClient::default(),
         }
     }
 
@@ -137,6 +140,13 @@ impl ServerState {
 
     pub(crate) fn has_password(&self) -> bool {
         self.password.read().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    /// Returns how this server connects to others of its store, itself included, of which no answer takes longer than `wait`.
+    pub(crate) fn connect_options(&self, address: &str, wait: Duration) -> ConnectOptions {
+        let mut options = ConnectOptions::new(address).connect_wait(wait).answer_wait(wait);
+        options.password = self.password.read().unwrap_or_else(PoisonError::into_inner).clone();
+        options
     }
 
     pub(crate) fn password(&self) -> Vec<u8> {

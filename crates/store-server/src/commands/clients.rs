@@ -3,46 +3,46 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::dialogue::Dialogue;
 use crate::error::{CommandError, SYNTAX};
 use crate::limits;
 use crate::number::integer;
 use crate::resp::words::CommandWords;
-use crate::session::Session;
 use crate::state::ClientCard;
 
-pub(crate) fn id(session: &mut Session, _: CommandWords<'_>) -> Result<(), CommandError> {
-    session.reply.integer(session.entry.card.id as i64);
+pub(crate) fn id(dialogue: &mut Dialogue, _: CommandWords<'_>) -> Result<(), CommandError> {
+    dialogue.reply.integer(dialogue.entry.card.id as i64);
     Ok(())
 }
 
-pub(crate) fn getname(session: &mut Session, _: CommandWords<'_>) -> Result<(), CommandError> {
-    let name = session.entry.card.notes().name.clone();
-    session.reply.bulk_or_null((!name.is_empty()).then_some(&name[..]));
+pub(crate) fn getname(dialogue: &mut Dialogue, _: CommandWords<'_>) -> Result<(), CommandError> {
+    let name = dialogue.entry.card.notes().name.clone();
+    dialogue.reply.bulk_or_null((!name.is_empty()).then_some(&name[..]));
     Ok(())
 }
 
-pub(crate) fn setname(session: &mut Session, words: CommandWords<'_>) -> Result<(), CommandError> {
-    set_name(session, words.word(2))?;
-    session.reply.ok();
+pub(crate) fn setname(dialogue: &mut Dialogue, words: CommandWords<'_>) -> Result<(), CommandError> {
+    set_name(dialogue, words.word(2))?;
+    dialogue.reply.ok();
     Ok(())
 }
 
-pub(crate) fn set_name(session: &mut Session, name: &[u8]) -> Result<(), CommandError> {
+pub(crate) fn set_name(dialogue: &mut Dialogue, name: &[u8]) -> Result<(), CommandError> {
     if !name.iter().all(|byte| (b'!'..=b'~').contains(byte)) {
         let text = "ERR Client names cannot contain spaces, newlines or special characters.";
         return Err(CommandError::Said(text));
     }
-    session.entry.card.notes().name = name.to_vec();
+    dialogue.entry.card.notes().name = name.to_vec();
     Ok(())
 }
 
-pub(crate) fn info(session: &mut Session, _: CommandWords<'_>) -> Result<(), CommandError> {
-    let line = line(&session.entry.card, session.now_ms);
-    session.reply.verbatim(&line);
+pub(crate) fn info(dialogue: &mut Dialogue, _: CommandWords<'_>) -> Result<(), CommandError> {
+    let line = line(&dialogue.entry.card, dialogue.now_ms);
+    dialogue.reply.verbatim(&line);
     Ok(())
 }
 
-pub(crate) fn list(session: &mut Session, words: CommandWords<'_>) -> Result<(), CommandError> {
+pub(crate) fn list(dialogue: &mut Dialogue, words: CommandWords<'_>) -> Result<(), CommandError> {
     let mut ids = None;
     let mut is_shown = true;
     if words.len() > 3 && words.is(2, "ID") {
@@ -59,14 +59,14 @@ pub(crate) fn list(session: &mut Session, words: CommandWords<'_>) -> Result<(),
     } else if words.len() != 2 {
         return Err(SYNTAX);
     }
-    let now_ms = session.now_ms;
-    let clients = session.state.clients();
+    let now_ms = dialogue.now_ms;
+    let clients = dialogue.state.clients();
     let wanted = |card: &&std::sync::Arc<ClientCard>| {
         is_shown && ids.as_ref().is_none_or(|ids| ids.contains(&card.id))
     };
     let text: String = clients.values().filter(wanted).map(|card| line(card, now_ms)).collect();
     drop(clients);
-    session.reply.verbatim(&text);
+    dialogue.reply.verbatim(&text);
     Ok(())
 }
 
@@ -94,12 +94,12 @@ fn line(card: &ClientCard, now_ms: u64) -> String {
     )
 }
 
-/// DEBUG SLEEP: only this connection waits, and the caller of the session does the waiting.
-pub(crate) fn sleep(session: &mut Session, words: CommandWords<'_>) -> Result<(), CommandError> {
+/// DEBUG SLEEP: only this connection waits, and the caller of the dialogue does the waiting.
+pub(crate) fn sleep(dialogue: &mut Dialogue, words: CommandWords<'_>) -> Result<(), CommandError> {
     let seconds = std::str::from_utf8(words.word(2)).ok().and_then(|seconds| seconds.parse::<f64>().ok());
     let pause = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     let pause = pause.filter(|pause| *pause <= limits::SLEEP_MAX);
-    session.pause += pause.ok_or(CommandError::Said("ERR value is not a valid float"))?;
-    session.reply.ok();
+    dialogue.pause += pause.ok_or(CommandError::Said("ERR value is not a valid float"))?;
+    dialogue.reply.ok();
     Ok(())
 }

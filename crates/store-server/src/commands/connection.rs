@@ -2,44 +2,44 @@
 
 use crate::command::wrong_number;
 use crate::commands::clients::set_name;
+use crate::dialogue::Dialogue;
 use crate::error::{CommandError, NOT_AN_INTEGER, SYNTAX};
 use crate::number::integer;
 use crate::resp::reply::RespVersion;
 use crate::resp::words::CommandWords;
-use crate::session::Session;
 
 /// The version of Redis whose protocol and commands the server speaks; clients ask for it.
 pub(crate) const REDIS_VERSION: &str = "7.0.15";
 
-pub(crate) fn ping(session: &mut Session, words: CommandWords<'_>) -> Result<(), CommandError> {
+pub(crate) fn ping(dialogue: &mut Dialogue, words: CommandWords<'_>) -> Result<(), CommandError> {
     match words.len() {
-        1 => session.reply.simple("PONG"),
-        2 => session.reply.bulk(words.word(1)),
+        1 => dialogue.reply.simple("PONG"),
+        2 => dialogue.reply.bulk(words.word(1)),
         _ => return Err(wrong_number("ping")),
     }
     Ok(())
 }
 
-pub(crate) fn echo(session: &mut Session, words: CommandWords<'_>) -> Result<(), CommandError> {
-    session.reply.bulk(words.word(1));
+pub(crate) fn echo(dialogue: &mut Dialogue, words: CommandWords<'_>) -> Result<(), CommandError> {
+    dialogue.reply.bulk(words.word(1));
     Ok(())
 }
 
 /// There is one user, `default`.
-fn authenticate(session: &mut Session, user: &[u8], password: &[u8]) -> Result<(), CommandError> {
+fn authenticate(dialogue: &mut Dialogue, user: &[u8], password: &[u8]) -> Result<(), CommandError> {
     let is_right =
-        user == b"default" && (!session.state.has_password() || session.state.is_password(password));
+        user == b"default" && (!dialogue.state.has_password() || dialogue.state.is_password(password));
     if !is_right {
         let text = "WRONGPASS invalid username-password pair or user is disabled.";
         return Err(CommandError::Said(text));
     }
-    session.is_authenticated = true;
+    dialogue.is_authenticated = true;
     Ok(())
 }
 
-pub(crate) fn auth(session: &mut Session, words: CommandWords<'_>) -> Result<(), CommandError> {
+pub(crate) fn auth(dialogue: &mut Dialogue, words: CommandWords<'_>) -> Result<(), CommandError> {
     let (user, password) = match words.len() {
-        2 if !session.state.has_password() => {
+        2 if !dialogue.state.has_password() => {
             return Err(CommandError::Said(
                 "ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?",
             ));
@@ -48,8 +48,8 @@ pub(crate) fn auth(session: &mut Session, words: CommandWords<'_>) -> Result<(),
         3 => (words.word(1), words.word(2)),
         _ => return Err(SYNTAX),
     };
-    authenticate(session, user, password)?;
-    session.reply.ok();
+    authenticate(dialogue, user, password)?;
+    dialogue.reply.ok();
     Ok(())
 }
 
@@ -63,13 +63,13 @@ fn version(words: CommandWords<'_>) -> Result<Option<RespVersion>, CommandError>
     }
 }
 
-pub(crate) fn hello(session: &mut Session, words: CommandWords<'_>) -> Result<(), CommandError> {
+pub(crate) fn hello(dialogue: &mut Dialogue, words: CommandWords<'_>) -> Result<(), CommandError> {
     let version = version(words)?;
     let mut name = None;
     let mut at = 2;
     while at < words.len() {
         if words.is(at, "AUTH") && at + 2 < words.len() {
-            authenticate(session, words.word(at + 1), words.word(at + 2))?;
+            authenticate(dialogue, words.word(at + 1), words.word(at + 2))?;
             at += 3;
         } else if words.is(at, "SETNAME") && at + 1 < words.len() {
             name = words.get(at + 1);
@@ -79,25 +79,26 @@ pub(crate) fn hello(session: &mut Session, words: CommandWords<'_>) -> Result<()
             return Err(CommandError::Quoted(text.concat()));
         }
     }
-    if !session.is_authenticated {
+    if !dialogue.is_authenticated {
         return Err(CommandError::Said(
             "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time",
         ));
     }
     if let Some(name) = name {
-        set_name(session, name)?;
+        set_name(dialogue, name)?;
     }
     if let Some(version) = version {
-        session.set_version(version);
+        dialogue.set_version(version);
     }
-    greet(session);
+    greet(dialogue);
     Ok(())
 }
 
-fn greet(session: &mut Session) {
-    let version = if session.reply.version() == RespVersion::Two { 2 } else { 3 };
-    let id = session.entry.card.id as i64;
-    let reply = &mut session.reply;
+fn greet(dialogue: &mut Dialogue) {
+    let version = if dialogue.reply.version() == RespVersion::Two { 2 } else { 3 };
+    let id = dialogue.entry.card.id as i64;
+    let mode = dialogue.parts.mode();
+    let reply = &mut dialogue.reply;
     reply.map(7);
     for (key, value) in [("server", "redis"), ("version", REDIS_VERSION)] {
         reply.bulk(key.as_bytes());
@@ -107,7 +108,7 @@ fn greet(session: &mut Session) {
         reply.bulk(key.as_bytes());
         reply.integer(value);
     }
-    for (key, value) in [("mode", "standalone"), ("role", "master")] {
+    for (key, value) in [("mode", mode), ("role", "master")] {
         reply.bulk(key.as_bytes());
         reply.bulk(value.as_bytes());
     }
@@ -115,23 +116,26 @@ fn greet(session: &mut Session) {
     reply.array(0);
 }
 
-pub(crate) fn select(session: &mut Session, words: CommandWords<'_>) -> Result<(), CommandError> {
+pub(crate) fn select(dialogue: &mut Dialogue, words: CommandWords<'_>) -> Result<(), CommandError> {
     match integer(words.word(1)) {
-        Some(0) => session.reply.ok(),
+        Some(0) => dialogue.reply.ok(),
+        Some(_) if dialogue.parts.cluster.is_some() => {
+            return Err(CommandError::Said("ERR SELECT is not allowed in cluster mode"));
+        }
         Some(_) => return Err(CommandError::Said("ERR DB index is out of range")),
         None => return Err(NOT_AN_INTEGER),
     }
     Ok(())
 }
 
-pub(crate) fn quit(session: &mut Session, _: CommandWords<'_>) -> Result<(), CommandError> {
-    session.reply.ok();
-    session.close();
+pub(crate) fn quit(dialogue: &mut Dialogue, _: CommandWords<'_>) -> Result<(), CommandError> {
+    dialogue.reply.ok();
+    dialogue.close();
     Ok(())
 }
 
-pub(crate) fn reset(session: &mut Session, _: CommandWords<'_>) -> Result<(), CommandError> {
-    session.reset();
-    session.reply.simple("RESET");
+pub(crate) fn reset(dialogue: &mut Dialogue, _: CommandWords<'_>) -> Result<(), CommandError> {
+    dialogue.reset();
+    dialogue.reply.simple("RESET");
     Ok(())
 }

@@ -8,9 +8,10 @@ use caravan_store::ClassCounts;
 
 use crate::commands::connection::REDIS_VERSION;
 use crate::commands::settings::policy;
+use crate::dialogue::Dialogue;
 use crate::error::CommandError;
 use crate::resp::words::CommandWords;
-use crate::session::Session;
+use crate::slots::{ClusterPlace, host_and_port};
 use crate::state::ServerState;
 use crate::tally::percentile_ns;
 
@@ -30,7 +31,7 @@ enum SectionKind {
 }
 
 /// The sections, in their order.
-static SECTIONS: [InfoSection; 11] = [
+static SECTIONS: [InfoSection; 12] = [
     ("Server", SectionKind::Usual, server),
     ("Clients", SectionKind::Usual, clients),
     ("Memory", SectionKind::Usual, memory),
@@ -40,11 +41,12 @@ static SECTIONS: [InfoSection; 11] = [
     ("Commandstats", SectionKind::Long, command_stats),
     ("Latencystats", SectionKind::Long, latency_stats),
     ("Errorstats", SectionKind::Usual, error_stats),
+    ("Cluster", SectionKind::Usual, cluster),
     ("Keyspace", SectionKind::Usual, keyspace),
     ("Times", SectionKind::Named, times),
 ];
 
-pub(crate) fn info(session: &mut Session, words: CommandWords<'_>) -> Result<(), CommandError> {
+pub(crate) fn info(dialogue: &mut Dialogue, words: CommandWords<'_>) -> Result<(), CommandError> {
     let asks = |names: &[&str]| (1..words.len()).any(|at| names.iter().any(|name| words.is(at, name)));
     let is_usual = words.len() == 1 || asks(&["default"]);
     let is_long = asks(&["all", "everything"]);
@@ -59,12 +61,12 @@ pub(crate) fn info(session: &mut Session, words: CommandWords<'_>) -> Result<(),
             let separator = if text.is_empty() { "" } else { "\r\n" };
             // Writing to a String cannot fail.
             let _ = write!(text, "{separator}# {name}\r\n");
-            for (name, value) in lines(&session.state, session.now_ms) {
+            for (name, value) in lines(&dialogue.state, dialogue.now_ms) {
                 let _ = write!(text, "{name}:{value}\r\n");
             }
         }
     }
-    session.reply.verbatim(&text);
+    dialogue.reply.verbatim(&text);
     Ok(())
 }
 
@@ -77,7 +79,7 @@ fn server(state: &ServerState, now_ms: u64) -> InfoLines {
     let uptime_s = now_ms.saturating_sub(facts.started_ms) / 1000;
     vec![
         line("redis_version", REDIS_VERSION),
-        line("redis_mode", "standalone"),
+        line("redis_mode", state.parts.table().mode()),
         line("server_name", "caravan"),
         line("caravan_version", env!("CARGO_PKG_VERSION")),
         line("caravan_store", &facts.name),
@@ -99,7 +101,8 @@ fn clients(state: &ServerState, _: u64) -> InfoLines {
 }
 
 fn memory(state: &ServerState, _: u64) -> InfoLines {
-    let (counts, memory) = (state.store.counts(), state.store.memory_counts());
+    let parts = state.parts.table();
+    let (counts, memory) = (parts.counts(), parts.memory_counts());
     let mut lines = vec![
         line("used_memory", counts.used_bytes),
         line("used_memory_human", human(counts.used_bytes)),
@@ -145,7 +148,7 @@ fn resident_bytes() -> Option<u64> {
 }
 
 fn stats(state: &ServerState, _: u64) -> InfoLines {
-    let (counts, counters) = (state.store.counts(), &state.counters);
+    let (counts, counters) = (state.parts.table().counts(), &state.counters);
     let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     vec![
         line("total_connections_received", read(&counters.connections)),
@@ -165,9 +168,21 @@ fn stats(state: &ServerState, _: u64) -> InfoLines {
     ]
 }
 
-/// There is no replica; tools ask for the role.
-fn replication(_: &ServerState, _: u64) -> InfoLines {
-    vec![line("role", "master"), line("connected_slaves", 0), line("master_repl_offset", 0)]
+/// A server is always the master of what it serves; a replica is a server that has copies of that.
+fn replication(state: &ServerState, _: u64) -> InfoLines {
+    let parts = state.parts.table();
+    let holders = parts.cluster.as_deref().map_or_else(Vec::new, ClusterPlace::copy_holders);
+    let mut lines = vec![line("role", "master"), line("connected_slaves", holders.len())];
+    lines.extend(holders.iter().enumerate().map(|(number, member)| {
+        let (host, port) = host_and_port(&member.client_address);
+        line(format!("slave{number}"), format!("ip={host},port={port},state=online,offset=0,lag=0"))
+    }));
+    lines.push(line("master_repl_offset", 0));
+    lines
+}
+
+fn cluster(state: &ServerState, _: u64) -> InfoLines {
+    vec![line("cluster_enabled", u8::from(state.parts.table().cluster.is_some()))]
 }
 
 fn processor(_: &ServerState, _: u64) -> InfoLines {
@@ -239,7 +254,7 @@ fn error_stats(state: &ServerState, _: u64) -> InfoLines {
 }
 
 fn keyspace(state: &ServerState, _: u64) -> InfoLines {
-    let counts = state.store.counts();
+    let counts = state.parts.table().counts();
     match counts.keys {
         0 => Vec::new(),
         // Clients of Redis expect all three. No time to live is sampled, which Redis also tells as 0.

@@ -2,12 +2,12 @@
 
 use caravan_store::Eviction;
 
+use crate::dialogue::Dialogue;
 use crate::error::CommandError;
 use crate::glob::matches;
 use crate::limits;
 use crate::number::integer;
 use crate::resp::words::CommandWords;
-use crate::session::Session;
 use crate::state::ServerState;
 
 /// A setting: its name, its value, and how to change it, if it can be changed. A change is only checked if the last
@@ -17,11 +17,12 @@ type SettingChange = fn(&ServerState, &[u8], bool) -> Result<(), &'static str>;
 
 static SETTINGS: &[Setting] = &[
     ("appendonly", |_| b"no".to_vec(), None),
+    ("cluster-enabled", |state| yes_or_no(state.parts.table().cluster.is_some()), None),
     ("databases", |_| b"1".to_vec(), None),
     ("latency-tracking", |state| yes_or_no(state.tallies.is_timing()), Some(set_timing)),
     ("latency-tracking-info-percentiles", percentiles, Some(set_percentiles)),
     ("maxclients", |state| text(state.clients_max()), Some(set_clients_max)),
-    ("maxmemory", |state| text(state.store.counts().memory_bytes), None),
+    ("maxmemory", |state| text(state.parts.table().counts().memory_bytes), None),
     ("maxmemory-policy", policy, None),
     ("port", |state| text(state.facts.port), None),
     ("proto-max-bulk-len", |_| text(limits::BULK_BYTES_MAX), None),
@@ -98,26 +99,26 @@ fn set_percentiles(state: &ServerState, value: &[u8], is_done: bool) -> Result<(
 }
 
 /// CONFIG RESETSTAT.
-pub(crate) fn reset_counters(session: &mut Session, _: CommandWords<'_>) -> Result<(), CommandError> {
-    session.state.clear_counters();
-    session.reply.ok();
+pub(crate) fn reset_counters(dialogue: &mut Dialogue, _: CommandWords<'_>) -> Result<(), CommandError> {
+    dialogue.state.clear_counters();
+    dialogue.reply.ok();
     Ok(())
 }
 
-pub(crate) fn get(session: &mut Session, words: CommandWords<'_>) -> Result<(), CommandError> {
+pub(crate) fn get(dialogue: &mut Dialogue, words: CommandWords<'_>) -> Result<(), CommandError> {
     let is_asked =
         |name: &str| words.from(2).any(|pattern| matches(&pattern.to_ascii_lowercase(), name.as_bytes()));
     let found: Vec<_> = SETTINGS.iter().filter(|(name, ..)| is_asked(name)).collect();
-    session.reply.map(found.len());
+    dialogue.reply.map(found.len());
     for (name, value, _) in found {
-        session.reply.bulk(name.as_bytes());
-        session.reply.bulk(&value(&session.state));
+        dialogue.reply.bulk(name.as_bytes());
+        dialogue.reply.bulk(&value(&dialogue.state));
     }
     Ok(())
 }
 
 /// Checks all settings before it changes the first one.
-pub(crate) fn set(session: &mut Session, words: CommandWords<'_>) -> Result<(), CommandError> {
+pub(crate) fn set(dialogue: &mut Dialogue, words: CommandWords<'_>) -> Result<(), CommandError> {
     if words.len() % 2 != 0 {
         return Err(crate::command::wrong_number("config|set"));
     }
@@ -134,7 +135,7 @@ pub(crate) fn set(session: &mut Session, words: CommandWords<'_>) -> Result<(), 
                 {
                     Some("duplicate parameter")
                 }
-                Some(change) => change(&session.state, words.word(at + 1), is_done).err(),
+                Some(change) => change(&dialogue.state, words.word(at + 1), is_done).err(),
                 None => Some("can't set immutable config"),
             };
             if let Some(reason) = refused {
@@ -145,6 +146,6 @@ pub(crate) fn set(session: &mut Session, words: CommandWords<'_>) -> Result<(), 
             }
         }
     }
-    session.reply.ok();
+    dialogue.reply.ok();
     Ok(())
 }

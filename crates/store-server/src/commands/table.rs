@@ -1,40 +1,40 @@
 //! COMMAND: the table of commands as clients see it.
 
 use crate::command::{COMMANDS, CommandCall, CommandSpec, all_specs, command, short_name};
+use crate::dialogue::Dialogue;
 use crate::error::{CommandError, SYNTAX};
 use crate::glob::matches;
 use crate::resp::reply::ReplyWriter;
 use crate::resp::words::CommandWords;
-use crate::session::Session;
 
 /// COMMAND without another word.
-pub(crate) fn all(session: &mut Session, _: CommandWords<'_>) -> Result<(), CommandError> {
-    session.reply.array(COMMANDS.len());
-    COMMANDS.iter().for_each(|spec| describe(spec, &mut session.reply));
+pub(crate) fn all(dialogue: &mut Dialogue, _: CommandWords<'_>) -> Result<(), CommandError> {
+    dialogue.reply.array(COMMANDS.len());
+    COMMANDS.iter().for_each(|spec| describe(spec, &mut dialogue.reply));
     Ok(())
 }
 
-pub(crate) fn count(session: &mut Session, _: CommandWords<'_>) -> Result<(), CommandError> {
-    session.reply.count(COMMANDS.len());
+pub(crate) fn count(dialogue: &mut Dialogue, _: CommandWords<'_>) -> Result<(), CommandError> {
+    dialogue.reply.count(COMMANDS.len());
     Ok(())
 }
 
-pub(crate) fn info(session: &mut Session, words: CommandWords<'_>) -> Result<(), CommandError> {
+pub(crate) fn info(dialogue: &mut Dialogue, words: CommandWords<'_>) -> Result<(), CommandError> {
     if words.len() == 2 {
-        return all(session, words);
+        return all(dialogue, words);
     }
-    session.reply.array(words.len() - 2);
+    dialogue.reply.array(words.len() - 2);
     for name in words.from(2) {
         match named(name) {
-            Some(spec) => describe(spec, &mut session.reply),
-            None => session.reply.null(),
+            Some(spec) => describe(spec, &mut dialogue.reply),
+            None => dialogue.reply.null(),
         }
     }
     Ok(())
 }
 
 /// COMMAND LIST, with the commands of containers as in `client|list`.
-pub(crate) fn list(session: &mut Session, words: CommandWords<'_>) -> Result<(), CommandError> {
+pub(crate) fn list(dialogue: &mut Dialogue, words: CommandWords<'_>) -> Result<(), CommandError> {
     let names = COMMANDS.iter().flat_map(|spec| std::iter::once(spec).chain(inner(spec)));
     let names: Vec<&[u8]> = names.map(|spec| spec.name.as_bytes()).collect();
     let pattern = words.get(4).unwrap_or(b"*").to_ascii_lowercase();
@@ -46,30 +46,30 @@ pub(crate) fn list(session: &mut Session, words: CommandWords<'_>) -> Result<(),
         _ => return Err(SYNTAX),
     };
     let listed: Vec<_> = names.into_iter().filter(|name| is_listed && matches(&pattern, name)).collect();
-    session.reply.array(listed.len());
-    listed.iter().for_each(|name| session.reply.bulk(name));
+    dialogue.reply.array(listed.len());
+    listed.iter().for_each(|name| dialogue.reply.bulk(name));
     Ok(())
 }
 
-pub(crate) fn docs(session: &mut Session, words: CommandWords<'_>) -> Result<(), CommandError> {
+pub(crate) fn docs(dialogue: &mut Dialogue, words: CommandWords<'_>) -> Result<(), CommandError> {
     let named: Vec<&CommandSpec> = match words.len() {
         2 => COMMANDS.iter().collect(),
         _ => words.from(2).filter_map(named).collect(),
     };
-    session.reply.map(named.len());
-    named.iter().for_each(|spec| document(spec, &mut session.reply));
+    dialogue.reply.map(named.len());
+    named.iter().for_each(|spec| document(spec, &mut dialogue.reply));
     Ok(())
 }
 
 /// HELP of the container that the first word names.
-pub(crate) fn help(session: &mut Session, words: CommandWords<'_>) -> Result<(), CommandError> {
+pub(crate) fn help(dialogue: &mut Dialogue, words: CommandWords<'_>) -> Result<(), CommandError> {
     let commands = command(words.word(0)).map_or(&[][..], inner);
-    session.reply.array(1 + 2 * commands.len());
+    dialogue.reply.array(1 + 2 * commands.len());
     let name = String::from_utf8_lossy(words.word(0)).to_ascii_uppercase();
-    session.reply.simple(&format!("{name} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"));
+    dialogue.reply.simple(&format!("{name} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"));
     for spec in commands {
-        session.reply.simple(&short_name(spec).to_ascii_uppercase());
-        session.reply.simple(&format!("    {}.", spec.summary));
+        dialogue.reply.simple(&short_name(spec).to_ascii_uppercase());
+        dialogue.reply.simple(&format!("    {}.", spec.summary));
     }
     Ok(())
 }

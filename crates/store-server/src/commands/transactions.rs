@@ -1,54 +1,61 @@
 //! MULTI, EXEC, DISCARD, WATCH and UNWATCH.
 
+use crate::dialogue::apart::apart_error;
+use crate::dialogue::{CommandQueue, Dialogue, WatchedKey};
 use crate::error::CommandError;
 use crate::limits;
 use crate::resp::words::CommandWords;
-use crate::session::{CommandQueue, Session};
 
-pub(crate) fn multi(session: &mut Session, _: CommandWords<'_>) -> Result<(), CommandError> {
-    if session.queue.is_some() {
+pub(crate) fn multi(dialogue: &mut Dialogue, _: CommandWords<'_>) -> Result<(), CommandError> {
+    if dialogue.queue.is_some() {
         return Err(CommandError::Said("ERR MULTI calls can not be nested"));
     }
-    session.queue = Some(CommandQueue::default());
-    session.entry.card.notes().queued = Some((0, 0));
-    session.reply.ok();
+    dialogue.queue = Some(CommandQueue::default());
+    dialogue.entry.card.notes().queued = Some((0, 0));
+    dialogue.reply.ok();
     Ok(())
 }
 
-pub(crate) fn exec(session: &mut Session, _: CommandWords<'_>) -> Result<(), CommandError> {
-    session.exec()
+pub(crate) fn exec(dialogue: &mut Dialogue, _: CommandWords<'_>) -> Result<(), CommandError> {
+    dialogue.exec()
 }
 
-pub(crate) fn discard(session: &mut Session, _: CommandWords<'_>) -> Result<(), CommandError> {
-    if session.queue.take().is_none() {
+pub(crate) fn discard(dialogue: &mut Dialogue, _: CommandWords<'_>) -> Result<(), CommandError> {
+    if dialogue.queue.take().is_none() {
         return Err(CommandError::Said("ERR DISCARD without MULTI"));
     }
-    session.forget_watched();
-    session.reply.ok();
+    dialogue.forget_watched();
+    dialogue.reply.ok();
     Ok(())
 }
 
-pub(crate) fn watch(session: &mut Session, words: CommandWords<'_>) -> Result<(), CommandError> {
-    if session.queue.is_some() {
+pub(crate) fn watch(dialogue: &mut Dialogue, words: CommandWords<'_>) -> Result<(), CommandError> {
+    if dialogue.queue.is_some() {
         return Err(CommandError::Said("ERR WATCH inside MULTI is not allowed"));
     }
-    if session.watched.len() + words.len() > limits::WATCHED_KEYS_MAX {
+    if dialogue.watched.len() + words.len() > limits::WATCHED_KEYS_MAX {
         return Err(CommandError::Said("ERR a connection can watch 65535 keys"));
     }
-    let store = session.store();
+    let part = dialogue.parts.index_of(words.from(1));
     for key in words.from(1) {
         // The first one counts: a change between two WATCH of one key is a change.
-        if !session.watched.iter().any(|(watched, _)| watched == key) {
-            let watch = store.watch(key)?;
-            session.watched.push((key.to_vec(), watch));
+        if !dialogue.watched.iter().any(|watched| watched.key == key) {
+            let (watch, tenure) = match &dialogue.apart {
+                Some(store) => (store.of(key).and_then(|part| part.watch(key)).map_err(apart_error)?, None),
+                None => {
+                    let part = &dialogue.parts.served[part.clone()?];
+                    (part.store.watch(key)?, Some(part.tenure))
+                }
+            };
+            dialogue.watched.push(WatchedKey { key: key.to_vec(), watch, tenure });
         }
     }
-    session.reply.ok();
+    dialogue.reply.ok();
     Ok(())
 }
 
-pub(crate) fn unwatch(session: &mut Session, _: CommandWords<'_>) -> Result<(), CommandError> {
-    session.forget_watched();
-    session.reply.ok();
+pub(crate) fn unwatch(dialogue: &mut Dialogue, _: CommandWords<'_>) -> Result<(), CommandError> {
+    dialogue.forget_watched();
+    dialogue.reply.ok();
     Ok(())
 }

@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::ServeError;
 use crate::limits::KEEPER_MESSAGE_BYTES_MAX;
 use crate::listen::{ListeningSockets, TlsListening};
+use crate::member::MemberOptions;
 use crate::state::ClientSettings;
 use crate::tls::TlsIdentity;
 
@@ -39,13 +40,28 @@ pub struct ServerSettings {
     pub memory_bytes: u64,
     /// Whether keys that were not used lately are deleted when the memory is used up.
     pub evicts: bool,
+    /// Whether the server does requests on keys of other servers itself.
+    #[serde(default)]
+    pub forwards: bool,
     /// The snapshot with which the store begins; only the first server loads it.
     pub load: Option<OsString>,
     /// The file that the last server writes when it ends.
     pub save: Option<OsString>,
+    /// The cluster that the server is to be a member of, if there is one.
+    #[serde(default)]
+    pub cluster: Option<ClusterSettings>,
     /// What each of the sockets on TCP is for, in the order of their descriptors.
     #[serde(default)]
     pub tcp: Vec<TcpUse>,
+}
+
+/// What a server needs to be a member of a cluster.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ClusterSettings {
+    /// Where the configuration is: a file, or `etcd://...`.
+    pub place: String,
+    /// What it is among the members. The keeper sets the port of the addresses.
+    pub member: MemberOptions,
 }
 
 /// What a socket on TCP is for.
@@ -62,9 +78,16 @@ pub enum TcpUse {
 /// What a keeper tells a server to do.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum ServerOrder {
+    /// A server before has had these descriptors held. Such orders come before [`ServerOrder::Serve`].
+    Held {
+        /// Their name.
+        name: String,
+        /// What that server has noted.
+        note: String,
+    },
     /// Open the store and serve it. Descriptors: the memory, the lock of the name, the UNIX socket, and the sockets on TCP
     /// that the settings tell.
-    Serve(ServerSettings),
+    Serve(Box<ServerSettings>),
     /// Save the store to the first descriptor, and tell whoever has the other end of the second one.
     Save,
     /// Answer what has arrived, close all connections, and end.
@@ -83,6 +106,18 @@ pub enum ServerAnswer {
     Serving,
     /// A client has changed this.
     Changed(ClientSettings),
+    /// The keeper is to hold these descriptors under a name, with a note, for the servers that follow
+    /// ([`ServerOrder::Held`]), in place of what it has held under that name.
+    Hold {
+        /// The name.
+        name: String,
+        /// What the next server is to know of them.
+        note: String,
+    },
+    /// The keeper no longer needs to hold what has this name.
+    Release(String),
+    /// It has left the store of which it was a server, and its keeper ends with it.
+    Left,
     /// It ends, for this reason.
     Failed(String),
 }

@@ -30,6 +30,13 @@ pub(crate) enum ServerPhase {
     Ending,
 }
 
+/// What a keeper holds for its servers under a name.
+#[derive(Debug)]
+pub(crate) struct HeldDescriptors {
+    pub(crate) note: String,
+    pub(crate) descriptors: Vec<OwnedFd>,
+}
+
 /// A server. Dropped, it is killed with its heir, if it has one (`caravan_segment::process::start_heir`).
 #[derive(Debug)]
 pub(crate) struct ServerProcess {
@@ -43,6 +50,10 @@ pub(crate) struct ServerProcess {
     pub(crate) failure: Option<String>,
     /// What a client has changed.
     pub(crate) changed: Option<ClientSettings>,
+    /// What it wants held from now on, or, without descriptors, no longer.
+    pub(crate) held: Vec<(String, Option<HeldDescriptors>)>,
+    /// Whether it has left its store.
+    pub(crate) has_left: bool,
 }
 
 impl ServerProcess {
@@ -69,7 +80,17 @@ impl ServerProcess {
         let process = Process::open(child.id() as i32)
             .map_err(|error| ServeError::Keeper(format!("cannot watch the server: {error}")))?;
         let (phase, since) = (ServerPhase::Starting, Instant::now());
-        Ok(Self { child, channel, process, phase, since, failure: None, changed: None })
+        Ok(Self {
+            child,
+            channel,
+            process,
+            phase,
+            since,
+            failure: None,
+            changed: None,
+            held: Vec::new(),
+            has_left: false,
+        })
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -120,6 +141,11 @@ impl ServerProcess {
                     self.enter(ServerPhase::Serving);
                 }
                 Ok((ServerAnswer::Changed(settings), _)) => self.changed = Some(settings),
+                Ok((ServerAnswer::Hold { name, note }, descriptors)) => {
+                    self.held.push((name, Some(HeldDescriptors { note, descriptors })));
+                }
+                Ok((ServerAnswer::Release(name), _)) => self.held.push((name, None)),
+                Ok((ServerAnswer::Left, _)) => self.has_left = true,
                 Ok((ServerAnswer::Failed(why), _)) => self.failure = Some(why),
                 // It was told to end meanwhile.
                 Ok(_) => {}

@@ -191,17 +191,23 @@ fn command(random: &mut Random) -> Vec<Vec<u8>> {
 }
 
 /// A redis-server that ends with the value.
-struct Redis {
+pub struct Redis {
     child: Child,
-    socket: PathBuf,
+    pub socket: PathBuf,
 }
 
 impl Redis {
     fn start(folder: &Path) -> Self {
+        Self::start_with(folder, &["--port", "0"])
+    }
+
+    /// Starts one with these options, too.
+    pub fn start_with(folder: &Path, further: &[&str]) -> Self {
         let socket = folder.join("redis.sock");
-        let options = ["--port", "0", "--save", "", "--appendonly", "no", "--databases", "1"];
+        let options = ["--save", "", "--appendonly", "no", "--databases", "1"];
         let child = Command::new("redis-server")
             .args(options)
+            .args(further)
             .args(["--enable-debug-command", "yes", "--unixsocket"])
             .arg(&socket)
             .arg("--dir")

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use caravan_store::{Eviction, Store, StoreOptions};
-use caravan_store_server::{ServerFacts, ServerState, Session};
+use caravan_store_server::{Dialogue, ServedParts, ServerFacts, ServerState};
 
 /// The clock at the start of each test.
 const NOW_MS: u64 = 1_700_000_000_000;
@@ -18,14 +18,18 @@ impl Rig {
     fn new(password: Option<&str>) -> Self {
         let store = Arc::new(Store::embedded(StoreOptions::new(64 << 20)).expect("a store"));
         let password = password.map(|password| password.as_bytes().to_vec());
-        let state = ServerState::new(Arc::clone(&store), ServerFacts::new("test"), password);
+        let state = ServerState::new(
+            ServedParts::whole(Arc::clone(&store)).expect("parts"),
+            ServerFacts::new("test"),
+            password,
+        );
         let rig = Self { state: Arc::new(state), store, now_ms: NOW_MS };
         rig.store.publish_now(NOW_MS);
         rig
     }
 
-    fn session(&self) -> Session {
-        Session::new(Arc::clone(&self.state), "test".to_owned(), self.now_ms)
+    fn dialogue(&self) -> Dialogue {
+        Dialogue::new(Arc::clone(&self.state), "test".to_owned(), self.now_ms)
     }
 
     fn pass_ms(&mut self, ms: u64) {
@@ -34,20 +38,20 @@ impl Rig {
     }
 
     /// Sends a line and compares the reply, in which a space stands for each end of a line.
-    fn expect(&self, session: &mut Session, line: &str, expected: &str) {
+    fn expect(&self, dialogue: &mut Dialogue, line: &str, expected: &str) {
         let request = format!("{line}\r\n");
         let mut left = request.as_bytes();
         while !left.is_empty() {
-            left = &left[session.serve(left, self.now_ms)..];
+            left = &left[dialogue.serve(left, self.now_ms)..];
         }
-        let output = std::mem::take(session.output());
+        let output = std::mem::take(dialogue.output());
         let output = String::from_utf8_lossy(&output).replace("\r\n", " ");
         assert_eq!(output.trim_end(), expected, "{line}");
     }
 
     fn run(&self, lines: &[(&str, &str)]) {
-        let mut session = self.session();
-        lines.iter().for_each(|(line, expected)| self.expect(&mut session, line, expected));
+        let mut dialogue = self.dialogue();
+        lines.iter().for_each(|(line, expected)| self.expect(&mut dialogue, line, expected));
     }
 }
 
@@ -108,7 +112,7 @@ fn numbers() {
 #[test]
 fn expiry() {
     let mut rig = Rig::new(None);
-    let mut session = rig.session();
+    let mut dialogue = rig.dialogue();
     for (line, expected) in [
         ("TTL a", ":-2"),
         ("SET a 1", "+OK"),
@@ -138,12 +142,12 @@ fn expiry() {
         ("GETEX b EX 20", "$1 2"),
         ("GETEX b PERSIST EX 20", "-ERR syntax error"),
     ] {
-        rig.expect(&mut session, line, expected);
+        rig.expect(&mut dialogue, line, expected);
     }
     rig.pass_ms(19_999);
-    rig.expect(&mut session, "PTTL b", ":1");
+    rig.expect(&mut dialogue, "PTTL b", ":1");
     rig.pass_ms(1);
-    rig.expect(&mut session, "GET b", "$-1");
+    rig.expect(&mut dialogue, "GET b", "$-1");
     rig.run(&[
         ("SET a 1 PXAT 1", "+OK"),
         ("GET a", "$-1"),
@@ -223,7 +227,7 @@ fn a_watched_key_that_changes_stops_exec() {
     let mut rig = Rig::new(None);
     for (change, passes) in [("GET k", true), ("SET k 1", false), ("DEL k", false), ("SET other 1", true)] {
         for extra in ["PING", "DBSIZE"] {
-            let (mut watcher, mut other) = (rig.session(), rig.session());
+            let (mut watcher, mut other) = (rig.dialogue(), rig.dialogue());
             rig.expect(&mut other, "SET k 0", "+OK");
             rig.expect(&mut watcher, "WATCH k", "+OK");
             other.serve(format!("{change}\r\n").as_bytes(), rig.now_ms);
@@ -235,7 +239,7 @@ fn a_watched_key_that_changes_stops_exec() {
         }
     }
     // A key that came and went was written, too.
-    let (mut watcher, mut other) = (rig.session(), rig.session());
+    let (mut watcher, mut other) = (rig.dialogue(), rig.dialogue());
     rig.expect(&mut watcher, "WATCH new", "+OK");
     rig.expect(&mut other, "SET new 1", "+OK");
     rig.expect(&mut other, "DEL new", ":1");
@@ -245,12 +249,12 @@ fn a_watched_key_that_changes_stops_exec() {
     rig.expect(&mut watcher, "MULTI", "+OK");
     rig.expect(&mut watcher, "SET new 2", "+QUEUED");
     rig.expect(&mut watcher, "EXEC", "*1 +OK");
-    let mut session = rig.session();
-    rig.expect(&mut session, "SET k 1 PX 10", "+OK");
-    rig.expect(&mut session, "WATCH k", "+OK");
+    let mut dialogue = rig.dialogue();
+    rig.expect(&mut dialogue, "SET k 1 PX 10", "+OK");
+    rig.expect(&mut dialogue, "WATCH k", "+OK");
     rig.pass_ms(10);
-    rig.expect(&mut session, "MULTI", "+OK");
-    rig.expect(&mut session, "EXEC", "*-1");
+    rig.expect(&mut dialogue, "MULTI", "+OK");
+    rig.expect(&mut dialogue, "EXEC", "*-1");
 }
 
 #[test]
@@ -314,7 +318,7 @@ fn connections_and_settings() {
 #[test]
 fn the_list_of_clients_has_the_fields_that_clients_of_redis_expect() {
     let rig = Rig::new(None);
-    let (mut one, mut two) = (rig.session(), rig.session());
+    let (mut one, mut two) = (rig.dialogue(), rig.dialogue());
     rig.expect(&mut two, "MULTI", "+OK");
     rig.expect(&mut two, "SET k 0123456789", "+QUEUED");
     one.serve(b"CLIENT LIST\r\n", rig.now_ms);
@@ -338,117 +342,121 @@ fn the_list_of_clients_has_the_fields_that_clients_of_redis_expect() {
 #[test]
 fn a_key_that_is_too_long_is_refused_before_anything_is_written() {
     let rig = Rig::new(None);
-    let mut session = rig.session();
+    let mut dialogue = rig.dialogue();
     let long = "x".repeat(caravan_store::limits::KEY_BYTES_MAX + 1);
     let mset = format!("*5\r\n$4\r\nMSET\r\n$1\r\na\r\n$1\r\n1\r\n${}\r\n{long}\r\n$1\r\n1\r\n", long.len());
     let request = format!("{mset}GET a\r\n");
-    session.serve(request.as_bytes(), rig.now_ms);
-    let output = String::from_utf8_lossy(session.output()).into_owned();
+    dialogue.serve(request.as_bytes(), rig.now_ms);
+    let output = String::from_utf8_lossy(dialogue.output()).into_owned();
     assert!(output.contains("-ERR the key has") && output.ends_with("$-1\r\n"), "{output}");
 }
 
 #[test]
 fn a_value_larger_than_the_memory_costs_no_memory() {
     let rig = Rig::new(None);
-    let mut session = rig.session();
-    session.serve(b"SETRANGE a 536870000 x\r\nSETRANGE a 536870912 x\r\nGET a\r\n", rig.now_ms);
-    let output = String::from_utf8_lossy(session.output()).into_owned();
+    let mut dialogue = rig.dialogue();
+    dialogue.serve(b"SETRANGE a 536870000 x\r\nSETRANGE a 536870912 x\r\nGET a\r\n", rig.now_ms);
+    let output = String::from_utf8_lossy(dialogue.output()).into_owned();
     let lines: Vec<_> = output.split("\r\n").collect();
     assert!(lines[0].starts_with("-OOM") && lines[1].contains("maximum allowed size"), "{output}");
     assert_eq!(lines[2], "$-1");
 }
 
 /// Sets keys until one is refused, at most 400, and returns the last reply.
-fn fill(eviction: Eviction) -> (Rig, Session, String) {
+fn fill(eviction: Eviction) -> (Rig, Dialogue, String) {
     let store = Store::embedded(StoreOptions::new(8 << 20).eviction(eviction)).expect("a store");
     let store = Arc::new(store);
-    let state = ServerState::new(Arc::clone(&store), ServerFacts::new("test"), None);
+    let state = ServerState::new(
+        ServedParts::whole(Arc::clone(&store)).expect("parts"),
+        ServerFacts::new("test"),
+        None,
+    );
     let rig = Rig { state: Arc::new(state), store, now_ms: NOW_MS };
-    let mut session = rig.session();
+    let mut dialogue = rig.dialogue();
     let value = "x".repeat(50_000);
     for number in 0..400 {
-        session.serve(format!("SET k{number} {value}\r\n").as_bytes(), NOW_MS);
-        let reply = String::from_utf8(std::mem::take(session.output())).expect("text");
+        dialogue.serve(format!("SET k{number} {value}\r\n").as_bytes(), NOW_MS);
+        let reply = String::from_utf8(std::mem::take(dialogue.output())).expect("text");
         if reply != "+OK\r\n" {
-            return (rig, session, reply);
+            return (rig, dialogue, reply);
         }
     }
-    (rig, session, "+OK\r\n".to_owned())
+    (rig, dialogue, "+OK\r\n".to_owned())
 }
 
 #[test]
 fn a_full_store_refuses_writes_in_the_words_of_redis() {
-    let (rig, mut session, reply) = fill(Eviction::Refuse);
+    let (rig, mut dialogue, reply) = fill(Eviction::Refuse);
     assert_eq!(reply, "-OOM command not allowed when used memory > 'maxmemory'.\r\n");
-    rig.expect(&mut session, "MULTI", "+OK");
-    session.serve(format!("SET new {}\r\n", "x".repeat(50_000)).as_bytes(), NOW_MS);
-    session.output().clear();
+    rig.expect(&mut dialogue, "MULTI", "+OK");
+    dialogue.serve(format!("SET new {}\r\n", "x".repeat(50_000)).as_bytes(), NOW_MS);
+    dialogue.output().clear();
     let text = "-EXECABORT Transaction discarded because of: OOM command not allowed when used memory > 'maxmemory'.";
-    rig.expect(&mut session, "EXEC", text);
-    rig.expect(&mut session, "GET new", "$-1");
-    rig.expect(&mut session, "DEL k0", ":1");
-    rig.expect(&mut session, "SET small 1", "+OK");
+    rig.expect(&mut dialogue, "EXEC", text);
+    rig.expect(&mut dialogue, "GET new", "$-1");
+    rig.expect(&mut dialogue, "DEL k0", ":1");
+    rig.expect(&mut dialogue, "SET small 1", "+OK");
 }
 
 #[test]
 fn a_store_that_evicts_takes_writes_for_ever() {
-    let (rig, mut session, reply) = fill(Eviction::LeastRecentlyUsed);
+    let (rig, mut dialogue, reply) = fill(Eviction::LeastRecentlyUsed);
     assert_eq!(reply, "+OK\r\n");
-    rig.expect(&mut session, "EXISTS k399", ":1");
+    rig.expect(&mut dialogue, "EXISTS k399", ":1");
     assert!(rig.store.counts().evicted > 100);
 }
 
 /// Returns the value of a line of INFO.
-fn info(rig: &Rig, session: &mut Session, name: &str) -> Option<String> {
-    session.serve(b"INFO everything\r\n", rig.now_ms);
-    let text = String::from_utf8(std::mem::take(session.output())).expect("text");
+fn info(rig: &Rig, dialogue: &mut Dialogue, name: &str) -> Option<String> {
+    dialogue.serve(b"INFO everything\r\n", rig.now_ms);
+    let text = String::from_utf8(std::mem::take(dialogue.output())).expect("text");
     text.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.to_owned()))
 }
 
 #[test]
 fn calls_failures_and_times_are_counted_for_each_command() {
     let rig = Rig::new(None);
-    let session = &mut rig.session();
+    let dialogue = &mut rig.dialogue();
     let pipeline = b"SET a b\r\n".repeat(100);
-    assert_eq!(session.serve(&pipeline, rig.now_ms), pipeline.len());
-    session.output().clear();
-    rig.expect(session, "SET a", "-ERR wrong number of arguments for 'set' command");
-    rig.expect(session, "INCR a", "-ERR value is not an integer or out of range");
-    rig.expect(session, "NOSUCH", "-ERR unknown command 'NOSUCH', with args beginning with:");
+    assert_eq!(dialogue.serve(&pipeline, rig.now_ms), pipeline.len());
+    dialogue.output().clear();
+    rig.expect(dialogue, "SET a", "-ERR wrong number of arguments for 'set' command");
+    rig.expect(dialogue, "INCR a", "-ERR value is not an integer or out of range");
+    rig.expect(dialogue, "NOSUCH", "-ERR unknown command 'NOSUCH', with args beginning with:");
     // Within a transaction, each command counts.
     for (line, reply) in [("MULTI", "+OK"), ("SET a c", "+QUEUED"), ("INCR a", "+QUEUED")] {
-        rig.expect(session, line, reply);
+        rig.expect(dialogue, line, reply);
     }
-    rig.expect(session, "EXEC", "*2 +OK -ERR value is not an integer or out of range");
-    let set = info(&rig, session, "cmdstat_set").expect("counted");
+    rig.expect(dialogue, "EXEC", "*2 +OK -ERR value is not an integer or out of range");
+    let set = info(&rig, dialogue, "cmdstat_set").expect("counted");
     assert!(set.starts_with("calls=101,usec="), "{set}");
     assert!(set.ends_with(",rejected_calls=1,failed_calls=0"), "{set}");
-    let incr = info(&rig, session, "cmdstat_incr").expect("counted");
+    let incr = info(&rig, dialogue, "cmdstat_incr").expect("counted");
     assert!(incr.starts_with("calls=2,") && incr.ends_with(",rejected_calls=0,failed_calls=2"), "{incr}");
-    assert_eq!(info(&rig, session, "errorstat_ERR").as_deref(), Some("count=4"));
-    assert_eq!(info(&rig, session, "total_error_replies").as_deref(), Some("4"));
-    let times = info(&rig, session, "latency_percentiles_usec_set").expect("timed");
+    assert_eq!(info(&rig, dialogue, "errorstat_ERR").as_deref(), Some("count=4"));
+    assert_eq!(info(&rig, dialogue, "total_error_replies").as_deref(), Some("4"));
+    let times = info(&rig, dialogue, "latency_percentiles_usec_set").expect("timed");
     assert!(times.starts_with("p50=") && times.contains(",p99.9="), "{times}");
-    assert_eq!(info(&rig, session, "cmdstat_del"), None);
-    rig.expect(session, "CONFIG SET latency-tracking-info-percentiles 101", "-ERR CONFIG SET failed (possibly related to argument 'latency-tracking-info-percentiles') - argument must be at most 16 percentages between 0 and 100");
-    rig.expect(session, "CONFIG RESETSTAT", "+OK");
-    assert_eq!(info(&rig, session, "cmdstat_set"), None);
-    assert_eq!(info(&rig, session, "latency_percentiles_usec_set"), None);
-    assert_eq!(info(&rig, session, "total_error_replies").as_deref(), Some("0"));
+    assert_eq!(info(&rig, dialogue, "cmdstat_del"), None);
+    rig.expect(dialogue, "CONFIG SET latency-tracking-info-percentiles 101", "-ERR CONFIG SET failed (possibly related to argument 'latency-tracking-info-percentiles') - argument must be at most 16 percentages between 0 and 100");
+    rig.expect(dialogue, "CONFIG RESETSTAT", "+OK");
+    assert_eq!(info(&rig, dialogue, "cmdstat_set"), None);
+    assert_eq!(info(&rig, dialogue, "latency_percentiles_usec_set"), None);
+    assert_eq!(info(&rig, dialogue, "total_error_replies").as_deref(), Some("0"));
 }
 
 #[test]
 fn info_tells_what_the_memory_is_used_for() {
     let rig = Rig::new(None);
-    let session = &mut rig.session();
+    let dialogue = &mut rig.dialogue();
     rig.store.put(b"a", &[b'x'; 50_000]).expect("room");
     let number = |text: Option<String>| text.and_then(|text| text.parse::<u64>().ok()).expect("a number");
-    let before = number(info(&rig, session, "memory_fragmented_bytes"));
+    let before = number(info(&rig, dialogue, "memory_fragmented_bytes"));
     rig.store.delete(b"a").expect("deleted");
-    let after = number(info(&rig, session, "memory_fragmented_bytes"));
+    let after = number(info(&rig, dialogue, "memory_fragmented_bytes"));
     assert!((50_000..100_000).contains(&(after - before)), "{before} {after}");
-    session.serve(b"INFO memory\r\n", rig.now_ms);
-    let text = String::from_utf8(std::mem::take(session.output())).expect("text");
+    dialogue.serve(b"INFO memory\r\n", rig.now_ms);
+    let text = String::from_utf8(std::mem::take(dialogue.output())).expect("text");
     let classes: Vec<&str> = text.lines().filter(|line| line.starts_with("memory_class_")).collect();
     assert!(classes.iter().any(|line| line.ends_with(",used=0")), "{classes:?}");
 }

@@ -9,7 +9,7 @@ use caravan_store_server::keeper::channel::{
     ChannelEnd, KeeperAnswer, KeeperChannel, KeeperOrder, ServerAnswer, ServerOrder,
 };
 use caravan_store_server::{
-    ProtocolError, RequestParser, ServerFacts, ServerState, Session, limits, parse_answer,
+    Dialogue, ProtocolError, RequestParser, ServedParts, ServerFacts, ServerState, limits, parse_answer,
 };
 
 type ParsedRequests = (Vec<Vec<Vec<u8>>>, Option<ProtocolError>);
@@ -42,17 +42,21 @@ pub fn as_requests(input: &[u8]) {
 }
 
 /// A client of a server with a small store: it gets whole replies of a bounded length, and the store stays sound.
-pub fn as_session(input: &[u8]) {
+pub fn as_dialogue(input: &[u8]) {
     let store = Arc::new(Store::embedded(StoreOptions::new(8 << 20)).expect("a store"));
-    let state = Arc::new(ServerState::new(Arc::clone(&store), ServerFacts::new("test"), None));
-    let mut session = Session::new(state, "test".to_owned(), 1000);
+    let state = Arc::new(ServerState::new(
+        ServedParts::whole(Arc::clone(&store)).expect("parts"),
+        ServerFacts::new("test"),
+        None,
+    ));
+    let mut dialogue = Dialogue::new(state, "test".to_owned(), 1000);
     store.publish_now(1000);
     let mut left = input;
-    while !session.is_closing() {
-        let taken = session.serve(left, 1000);
+    while !dialogue.is_closing() {
+        let taken = dialogue.serve(left, 1000);
         left = &left[taken..];
-        session.take_pause();
-        let output = std::mem::take(session.output());
+        dialogue.take_pause();
+        let output = std::mem::take(dialogue.output());
         assert!(output.len() <= limits::OUTPUT_PAUSE_BYTES + limits::REPLY_BYTES_MAX);
         let mut rest = &output[..];
         while !rest.is_empty() {
@@ -63,7 +67,7 @@ pub fn as_session(input: &[u8]) {
             break;
         }
     }
-    drop(session);
+    drop(dialogue);
     store.audit().expect("sound");
 }
 
@@ -136,5 +140,5 @@ pub fn as_numbers_and_patterns(input: &[u8]) {
             bytes.extend_from_slice(b"\r\n");
         }
     }
-    as_session(&bytes);
+    as_dialogue(&bytes);
 }

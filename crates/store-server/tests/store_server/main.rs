@@ -2,6 +2,7 @@
 //! faults: nothing that one test changes in this process may be seen by another.
 
 mod beside_redis;
+mod cluster;
 mod commands;
 mod connected;
 mod histories;

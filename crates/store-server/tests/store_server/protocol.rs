@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use caravan_store::{Store, StoreOptions};
 use caravan_store_server::{
-    ProtocolError, RequestParser, ServerFacts, ServerState, Session, StoreAnswer, limits, parse_answer,
+    Dialogue, ProtocolError, RequestParser, ServedParts, ServerFacts, ServerState, StoreAnswer, limits,
+    parse_answer,
 };
 use proptest::prelude::*;
 
@@ -33,16 +34,17 @@ fn parsed(bytes: &[u8], part_bytes: usize) -> Result<Vec<Vec<Vec<u8>>>, Protocol
     Ok(found)
 }
 
-fn session() -> Session {
+fn dialogue() -> Dialogue {
     let store = Arc::new(Store::embedded(StoreOptions::new(64 << 20)).expect("a store"));
-    let state = Arc::new(ServerState::new(store, ServerFacts::new("test"), None));
-    Session::new(state, "test".to_owned(), 1000)
+    let state =
+        Arc::new(ServerState::new(ServedParts::whole(store).expect("parts"), ServerFacts::new("test"), None));
+    Dialogue::new(state, "test".to_owned(), 1000)
 }
 
 /// Returns the replies to these bytes.
-fn replies(session: &mut Session, bytes: &[u8]) -> String {
-    session.serve(bytes, 1000);
-    String::from_utf8_lossy(&std::mem::take(session.output())).into_owned()
+fn replies(dialogue: &mut Dialogue, bytes: &[u8]) -> String {
+    dialogue.serve(bytes, 1000);
+    String::from_utf8_lossy(&std::mem::take(dialogue.output())).into_owned()
 }
 
 proptest! {
@@ -57,7 +59,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_the_session_panic(
+    fn no_bytes_make_the_dialogue_panic(
         parts in prop::collection::vec(prop_oneof![
             prop::collection::vec(any::<u8>(), 0..60),
             "[*$0-9a-zA-Z\r\n\"' -]{0,40}".prop_map(String::into_bytes),
@@ -65,12 +67,12 @@ proptest! {
                 .prop_map(|text| text.as_bytes().to_vec()),
         ], 0..12),
     ) {
-        hostile::as_session(&parts.concat());
+        hostile::as_dialogue(&parts.concat());
         hostile::as_requests(&parts.concat());
     }
 
     #[test]
-    fn no_numbers_and_patterns_make_the_session_panic(
+    fn no_numbers_and_patterns_make_the_dialogue_panic(
         words in prop::collection::vec(prop_oneof![
             prop::collection::vec(any::<u8>(), 0..20),
             "[-+.0-9eE]{0,45}".prop_map(String::into_bytes),
@@ -120,9 +122,9 @@ fn malformed_requests_get_the_words_of_redis() {
         (format!("*{long}"), "too big mbulk count string"),
         (format!("*1\r\n${long}"), "too big bulk count string"),
     ] {
-        let mut session = session();
-        assert_eq!(replies(&mut session, bytes.as_bytes()), format!("-ERR Protocol error: {expected}\r\n"));
-        assert!(session.is_closing(), "{expected}");
+        let mut dialogue = dialogue();
+        assert_eq!(replies(&mut dialogue, bytes.as_bytes()), format!("-ERR Protocol error: {expected}\r\n"));
+        assert!(dialogue.is_closing(), "{expected}");
     }
 }
 
@@ -133,10 +135,10 @@ fn a_request_of_a_browser_ends_the_dialogue() {
         ("PING\r\nhost: a\r\nFLUSHALL\r\n", "+PONG\r\n"),
         ("MULTI\r\npost a\r\nFLUSHALL\r\nEXEC\r\n", "+OK\r\n"),
     ] {
-        let mut session = session();
-        assert_eq!(replies(&mut session, b"SET k 1\r\n"), "+OK\r\n");
-        assert_eq!(replies(&mut session, bytes.as_bytes()), before);
-        assert!(session.is_closing(), "{bytes}");
+        let mut dialogue = dialogue();
+        assert_eq!(replies(&mut dialogue, b"SET k 1\r\n"), "+OK\r\n");
+        assert_eq!(replies(&mut dialogue, bytes.as_bytes()), before);
+        assert!(dialogue.is_closing(), "{bytes}");
     }
 }
 
@@ -162,21 +164,24 @@ fn a_client_without_the_password_sends_short_requests_only() {
 
 #[test]
 fn empty_requests_are_ignored_and_all_of_a_batch_is_answered() {
-    let mut session = session();
-    assert_eq!(replies(&mut session, b"\r\n*0\r\n*-1\r\nPING\r\n*1\r\n$4\r\nping\r\n"), "+PONG\r\n+PONG\r\n");
+    let mut dialogue = dialogue();
+    assert_eq!(
+        replies(&mut dialogue, b"\r\n*0\r\n*-1\r\nPING\r\n*1\r\n$4\r\nping\r\n"),
+        "+PONG\r\n+PONG\r\n"
+    );
 }
 
 #[test]
-fn long_output_pauses_the_session() {
-    let mut session = session();
+fn long_output_pauses_the_dialogue() {
+    let mut dialogue = dialogue();
     let value = "x".repeat(limits::OUTPUT_PAUSE_BYTES / 2);
-    session.serve(&encoded(&[b"SET".to_vec(), b"k".to_vec(), value.into_bytes()]), 1000);
+    dialogue.serve(&encoded(&[b"SET".to_vec(), b"k".to_vec(), value.into_bytes()]), 1000);
     let requests = b"GET k\r\n".repeat(10);
     let mut left = &requests[..];
     let (mut turns, mut bytes) = (0, 0);
     while !left.is_empty() {
-        left = &left[session.serve(left, 1000)..];
-        let output = std::mem::take(session.output());
+        left = &left[dialogue.serve(left, 1000)..];
+        let output = std::mem::take(dialogue.output());
         assert!(output.len() < 2 * limits::OUTPUT_PAUSE_BYTES);
         bytes += output.len();
         turns += 1;

@@ -3,15 +3,18 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use caravan_store::faults::{PlantedFault, plant};
 use caravan_store::{Store, StoreError, StoreOptions, StoreTransport};
+use caravan_store_server::{ServerOptions, StoreServer, local_address};
 
 use super::hunter;
 use super::repeats;
-use super::rig::{Rig, transports};
+use super::rig::{Rig, far, transports};
+use crate::cluster::mapped;
 
 const ROLE: &str = "CARAVAN_CONNECTED_TEST_ROLE";
 const ADDRESS: &str = "CARAVAN_CONNECTED_TEST_ADDRESS";
@@ -22,11 +25,17 @@ pub const CAUGHT: i32 = 42;
 /// What a role does, with the address of the parent's store, and whether a fault is planted.
 type Role = fn(&str, bool) -> Result<(), String>;
 
-const ROLES: &[(&str, Role)] =
-    &[("hunter", hunter::read), ("writer", write), ("server", serve), ("successor", repeats::serve)];
+const ROLES: &[(&str, Role)] = &[
+    ("hunter", hunter::read),
+    ("writer", write),
+    ("server", serve),
+    ("successor", repeats::serve),
+    ("mapped", mapped::run),
+];
 
 /// The faults that a process can be told to plant.
-const FAULTS: &[PlantedFault] = &[PlantedFault::TornRead, PlantedFault::RepeatedRequest];
+const FAULTS: &[PlantedFault] =
+    &[PlantedFault::TornRead, PlantedFault::RepeatedRequest, PlantedFault::UnseenLease];
 
 /// A started process, killed when it is dropped.
 pub struct Running(pub Child);
@@ -107,7 +116,8 @@ fn write(address: &str, _: bool) -> Result<(), String> {
 fn clients_that_are_killed_anywhere_leave_nothing_behind() {
     let rig = Rig::new();
     for round in 0..12 {
-        let transport = transports()[round % 2];
+        // In a guest for RDMA all of them: clients that map the memory are killed elsewhere.
+        let transport = if far() == StoreTransport::Rdma { far() } else { transports()[round % 2] };
         let before = rig.store.counts().commits;
         let writer = start("writer", &rig.address(transport), None);
         // It is in the middle of something from here on.
@@ -136,14 +146,12 @@ fn clients_that_are_killed_anywhere_leave_nothing_behind() {
 
 /// Serves at a UNIX socket in the folder that is the address, until it is killed or its parent ends.
 fn serve(folder: &str, _: bool) -> Result<(), String> {
-    let mut rig = Rig::with(StoreOptions::new(16 << 20), |options| options);
-    rig.server = None;
-    let socket = std::path::Path::new(folder).join("socket");
-    rig.serve(|mut options| {
-        options.socket = socket;
-        options
-    });
-    println!("{}", rig.address(StoreTransport::Tcp));
+    let store = Store::embedded(StoreOptions::new(16 << 20)).map_err(|error| error.to_string())?;
+    let mut options = ServerOptions::new("test", std::path::Path::new(folder).join("socket"));
+    options.address = Some(local_address(0));
+    let server = StoreServer::start(Arc::new(store), options, |text| eprintln!("{text}"));
+    let server = server.map_err(|error| error.to_string())?;
+    println!("{}", server.address().ok_or("it does not listen on TCP")?);
     std::io::stdin().read_to_end(&mut Vec::new()).map_err(|error| error.to_string())?;
     Ok(())
 }

@@ -30,6 +30,26 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
+/// A thread beside it would take the answers, and the processor.
+#[test]
+fn a_thread_that_waits_needs_no_other_thread() {
+    let rig = Rig::new();
+    for transport in transports() {
+        let client = rig.connect(transport);
+        for number in 0..100_u32 {
+            let put = |tx: &mut caravan_store::ConnectedTransaction<'_>| {
+                tx.get(b"key")?;
+                tx.put(b"key", &number.to_ne_bytes())
+            };
+            client.transaction(put).unwrap();
+        }
+        assert!(!client.has_helper(), "{transport:?}");
+        let put = async || client.transaction_async(async |tx| tx.put(b"key", b"value")).await;
+        let mut futures = (0..100).map(|_| block_on(put()).unwrap());
+        assert!(futures.any(|()| client.has_helper()), "{transport:?}");
+    }
+}
+
 #[test]
 fn operations_are_awaited_without_a_runtime() {
     let rig = Rig::new();

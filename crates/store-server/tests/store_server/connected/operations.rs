@@ -298,6 +298,103 @@ fn a_required_version_is_checked_at_the_commit() {
 }
 
 #[test]
+fn a_key_that_is_watched_and_written_stops_a_transaction() {
+    let rig = Rig::new();
+    for transport in transports() {
+        let client = rig.connect(transport);
+        rig.store.clear().unwrap();
+        rig.store.put(b"there", b"1").unwrap();
+        client.put_until(b"expired", b"1", Some(1)).unwrap();
+        for key in [&b"there"[..], b"absent", b"expired"] {
+            let watch = client.watch(key).unwrap();
+            let require = |run: &mut dyn FnMut()| {
+                client.transaction(|tx| {
+                    tx.require_unchanged(key, &watch)?;
+                    run();
+                    tx.put(b"other", b"written")
+                })
+            };
+            require(&mut || ()).unwrap();
+            assert!(client.delete(b"other").unwrap());
+            // Once it is written before the commit, then before the transaction.
+            let mut write = || {
+                client.put(key, b"2").unwrap();
+                client.delete(key).unwrap();
+            };
+            for result in [require(&mut write), require(&mut || ())] {
+                assert!(matches!(result, Err(StoreError::VersionChanged)), "{transport:?}: {result:?}");
+            }
+            assert_eq!(client.get(b"other").unwrap(), None);
+        }
+        let too_long = vec![0; limits::KEY_BYTES_MAX + 1];
+        assert!(matches!(client.watch(&too_long), Err(StoreError::KeyTooLong { .. })));
+    }
+}
+
+#[test]
+fn all_keys_are_deleted_and_one_is_chosen_at_random() {
+    let mut rig = Rig::new();
+    for transport in transports() {
+        let client = rig.connect(transport);
+        let keys = [&b"a"[..], b"b", b"c"];
+        keys.iter().for_each(|key| client.put(key, b"value").unwrap());
+        for random in [0, 1, 1 << 40, u64::MAX] {
+            let key = client.random_key(random).unwrap().expect("a key");
+            assert!(keys.contains(&&key[..]), "{key:?}");
+        }
+        // Another server, which the client has not noticed.
+        let address = rig.server().address();
+        drop(rig.server.take());
+        rig.serve(|mut options| {
+            options.address = address;
+            options
+        });
+        client.clear().unwrap();
+        assert_eq!(rig.store.counts().keys, 0);
+        assert_eq!((client.get(b"a").unwrap(), client.random_key(7).unwrap()), (None, None));
+    }
+}
+
+#[test]
+fn a_transaction_carries_long_values() {
+    let rig = Rig::new();
+    for transport in transports() {
+        let client = rig.connect(transport);
+        let value = |byte: u8, bytes: usize| vec![byte; bytes];
+        let stored = client.transaction(|tx| {
+            tx.put(b"long", &value(1, 3 << 20))?;
+            tx.put(b"longer", &value(2, 5 << 20))?;
+            tx.put_until(b"expires", &value(3, limits::OBJECT_BYTES_MAX + 1), Some(u64::MAX >> 1))?;
+            tx.get(b"long")
+        });
+        assert!(stored.unwrap() == Some(value(1, 3 << 20)));
+        // What it has read decides, and one long value replaces another.
+        let read = client.transaction(|tx| {
+            let read = tx.get(b"longer")?.unwrap_or_default();
+            tx.put(b"long", &read)?;
+            tx.delete(b"longer")?;
+            Ok::<_, StoreError>(read)
+        });
+        assert!(read.unwrap() == value(2, 5 << 20));
+        assert!(rig.store.get(b"long").unwrap() == Some(value(2, 5 << 20)));
+        assert!(client.get(b"longer").unwrap().is_none());
+        let expires = client.entry(b"expires").unwrap().unwrap();
+        assert_eq!(expires.head.expires_at_ms, Some(u64::MAX >> 1));
+        assert!(expires.value == value(3, limits::OBJECT_BYTES_MAX + 1));
+        // All writes of a transaction travel in one call.
+        let too_large = client.transaction(|tx| {
+            tx.put(b"one", &value(4, limits::CALL_VALUE_BYTES_MAX))?;
+            tx.put(b"two", &value(5, 1 << 20))
+        });
+        assert!(matches!(too_large, Err(StoreError::TransactionTooLarge)), "{too_large:?}");
+        let too_long = client.transaction(|tx| tx.put(b"k", &value(6, limits::CALL_VALUE_BYTES_MAX + 1)));
+        assert!(matches!(too_long, Err(StoreError::CallTooLong { .. })), "{too_long:?}");
+        client.clear().unwrap();
+        rig.store.audit().unwrap();
+    }
+}
+
+#[test]
 fn a_full_store_says_so_and_goes_on() {
     let rig = Rig::with(StoreOptions::new(8 << 20), |options| options);
     for transport in transports() {

@@ -1,14 +1,14 @@
 //! Writes that are under way when their server is killed: each happens once, and nobody but the server notices.
 
 use std::io::{BufRead, BufReader, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use caravan_store::faults::PlantedFault;
+use caravan_store::faults::{FaultMoment, PlantedFault, kill_at};
 use caravan_store::{
     ConnectOptions, ConnectedStore, Store, StoreError, StoreOptions, StoreTransport, limits,
 };
@@ -24,10 +24,16 @@ const MEMORY_BYTES: u64 = 32 << 20;
 /// The keys that each client puts and deletes at the same time.
 const BATCH: u32 = 30;
 
-/// Serves the store in the memory that is its standard input, at a socket in a folder and a port, until it is killed.
+/// Serves the store in the memory that is its standard input, at a socket in a folder and a port, until it is killed: by
+/// itself if it is told with which of its replies.
 pub fn serve(order: &str, _: bool) -> Result<(), String> {
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| error.to_string())?;
-    let (folder, port) = order.rsplit_once(':').ok_or("an order is FOLDER:PORT")?;
+    let [port, replies, folder] = order.rsplitn(3, ':').collect::<Vec<_>>()[..] else {
+        return Err("an order is FOLDER:REPLIES:PORT".to_owned());
+    };
+    if let Ok(replies) = replies.parse() {
+        kill_at(FaultMoment::Reply, replies);
+    }
     let memory = std::io::stdin().as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
     let store = Store::open(memory, StoreOptions::new(MEMORY_BYTES)).map_err(|error| error.to_string())?;
     let mut options = ServerOptions::new("test", Path::new(folder).join("socket"));
@@ -58,13 +64,15 @@ impl Mortal {
         std::fs::create_dir(&folder).unwrap();
         let memory = Store::new_memory("mortal").unwrap();
         let mut mortal = Self { memory, folder, fault, port: 0, server: None };
-        mortal.serve();
+        mortal.serve(None);
         mortal
     }
 
-    /// Starts a server, and waits until it serves.
-    pub fn serve(&mut self) {
-        let order = format!("{}:{}", self.folder.display(), self.port);
+    /// Starts a server, and waits until it serves. If there are `replies`, it is killed when it has committed the last
+    /// of them, and before it sends that.
+    pub fn serve(&mut self, replies: Option<u64>) {
+        let replies = replies.map_or_else(String::new, |replies| replies.to_string());
+        let order = format!("{}:{replies}:{}", self.folder.display(), self.port);
         let memory = Stdio::from(self.memory.try_clone().unwrap());
         let mut server = start_with("successor", &order, self.fault, memory);
         let mut lines = BufReader::new(server.0.stdout.take().unwrap()).lines().map(Result::unwrap);
@@ -79,12 +87,26 @@ impl Mortal {
         self.server = None;
     }
 
+    /// Tells whether the server still runs.
+    fn runs(&mut self) -> bool {
+        self.server.as_mut().is_some_and(|server| server.0.try_wait().unwrap().is_none())
+    }
+
     /// Returns the options of a client.
     pub fn options(&self, transport: StoreTransport) -> ConnectOptions {
         ConnectOptions::new(match transport {
             StoreTransport::Mapped => format!("unix:{}/socket", self.folder.display()),
             _ => format!("127.0.0.1:{}", self.port),
         })
+    }
+
+    pub fn memory(&self) -> BorrowedFd<'_> {
+        self.memory.as_fd()
+    }
+
+    /// Has the next server serve other memory.
+    pub fn replace_memory(&mut self, memory: OwnedFd) {
+        self.memory = memory;
     }
 
     fn connect(&self, transport: StoreTransport) -> ConnectedStore {
@@ -177,10 +199,20 @@ fn storm(kills: u64, fault: Option<PlantedFault>) -> Result<(), String> {
             })
             .collect();
         for round in 0..kills {
+            // Between a commit and its reply, and at any moment.
+            let is_exact = round % 2 == 0;
+            if is_exact {
+                mortal.kill();
+                mortal.serve(Some(1 + round * 37 % 101));
+            }
             let before = acknowledged.load(Ordering::Relaxed);
             let begin = Instant::now();
-            while acknowledged.load(Ordering::Relaxed) < before + 2 + round % 7
-                && !is_over.load(Ordering::Relaxed)
+            while !is_over.load(Ordering::Relaxed)
+                && if is_exact {
+                    mortal.runs()
+                } else {
+                    acknowledged.load(Ordering::Relaxed) < before + 2 + round % 7
+                }
             {
                 if begin.elapsed() > Duration::from_secs(120) {
                     is_over.store(true, Ordering::Relaxed);
@@ -189,7 +221,7 @@ fn storm(kills: u64, fault: Option<PlantedFault>) -> Result<(), String> {
                 std::thread::yield_now();
             }
             mortal.kill();
-            mortal.serve();
+            mortal.serve(None);
         }
         is_over.store(true, Ordering::Relaxed);
         writers.into_iter().try_for_each(|writer| writer.join().unwrap())
@@ -207,8 +239,7 @@ fn storm(kills: u64, fault: Option<PlantedFault>) -> Result<(), String> {
 
 #[test]
 fn a_request_that_is_repeated_twice_is_noticed() {
-    let found = (0..20).find_map(|_| storm(10, Some(PlantedFault::RepeatedRequest)).err());
-    assert!(found.is_some(), "200 kills, and nothing was done twice");
+    assert!(storm(60, Some(PlantedFault::RepeatedRequest)).is_err(), "nothing was done twice");
 }
 
 #[test]

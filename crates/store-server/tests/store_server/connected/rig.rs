@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use caravan_store::{ConnectOptions, ConnectedStore, Store, StoreOptions, StoreTransport};
-use caravan_store_server::{ServerOptions, StoreServer, local_address};
+use caravan_store_server::{ServeError, ServerOptions, StoreServer, local_address};
 
 /// A server in a folder of its own.
 pub struct Rig {
@@ -51,8 +52,21 @@ impl Rig {
     pub fn serve(&mut self, change: impl FnOnce(ServerOptions) -> ServerOptions) {
         let mut options = ServerOptions::new("test", self.folder.join("socket"));
         options.address = Some(local_address(0));
-        let server = StoreServer::start(Arc::clone(&self.store), change(options), |text| eprintln!("{text}"));
-        self.server = Some(server.unwrap());
+        let (options, begin) = (change(options), Instant::now());
+        let start =
+            || StoreServer::start(Arc::clone(&self.store), options.clone(), |text| eprintln!("{text}"));
+        self.server = loop {
+            match start() {
+                // A process that another test starts has the lock of the server before, until it runs its program.
+                Err(ServeError::Taken { pid, .. })
+                    if pid == Some(std::process::id() as i32)
+                        && begin.elapsed() < Duration::from_secs(10) =>
+                {
+                    std::thread::yield_now();
+                }
+                server => break Some(server.unwrap()),
+            }
+        };
     }
 
     pub fn server(&self) -> &StoreServer {

@@ -47,7 +47,7 @@ fn a_stopped_server_keeps_nobody_waiting_and_what_was_asked_for_is_done_once() {
             assert!(is_named && error.to_string().contains("may still be done, once: look"), "{error}");
             if is_killed {
                 mortal.kill();
-                mortal.serve();
+                mortal.serve(None);
             } else {
                 mortal.go_on();
             }
@@ -61,19 +61,48 @@ fn a_stopped_server_keeps_nobody_waiting_and_what_was_asked_for_is_done_once() {
 }
 
 #[test]
-fn futures_outlive_the_wait() {
+fn futures_end_with_an_error_too_and_the_client_goes_on() {
     for transport in transports() {
         let mortal = Mortal::new(None);
         let client = Store::connect(mortal.options(transport).answer_wait(WAIT)).unwrap();
-        client.put(b"a", b"1").unwrap();
+        for key in [b"a", b"b"] {
+            client.put(key, b"1").unwrap();
+        }
         mortal.stop();
         std::thread::scope(|scope| {
-            let future = scope.spawn(|| super::futures::block_on(client.start_delete(b"a")));
-            // By then, the thread that waits for futures has given up once.
-            assert!(matches!(client.delete(b"b"), Err(StoreError::NoAnswer { .. })));
-            assert!(matches!(client.delete(b"c"), Err(StoreError::NoAnswer { .. })));
-            mortal.go_on();
-            assert!(future.join().unwrap().unwrap());
+            let futures = [b"a", b"b"].map(|key| {
+                let client = &client;
+                // The second one begins to wait later.
+                scope.spawn(move || {
+                    std::thread::sleep(if key == b"b" { WAIT / 2 } else { Duration::ZERO });
+                    let begin = Instant::now();
+                    (super::futures::block_on(client.start_delete(key)), begin.elapsed())
+                })
+            });
+            for future in futures {
+                let (result, waited) = future.join().unwrap();
+                let is_named = matches!(result, Err(StoreError::NoAnswer { wait: WAIT, is_started: true }));
+                assert!(is_named && waited >= WAIT, "{transport:?} {result:?} after {waited:?}");
+            }
         });
+        mortal.go_on();
+        // What was asked for is done, and its answers are nobody's.
+        assert!(!outcome(client.start_delete(b"a")).unwrap());
+        assert!(!super::futures::block_on(client.start_delete(b"b")).unwrap());
+    }
+}
+
+#[test]
+fn connecting_to_a_stopped_server_takes_no_longer_than_allowed() {
+    for transport in transports() {
+        let mortal = Mortal::new(None);
+        mortal.stop();
+        let begin = Instant::now();
+        let refused = Store::connect(mortal.options(transport).connect_wait(WAIT)).map(drop).unwrap_err();
+        let is_named = matches!(refused, StoreError::NoAnswer { wait: WAIT, is_started: false });
+        assert!(is_named && begin.elapsed() >= WAIT, "{transport:?}: {refused}");
+        mortal.go_on();
+        let client = Store::connect(mortal.options(transport)).unwrap();
+        client.put(b"a", b"1").unwrap();
     }
 }

@@ -137,6 +137,22 @@ fn a_read_is_stale() {
     assert_violation(Rule::Cycle, "rw", &chain);
 }
 
+/// What was acknowledged is missing, and no later value shows where it was.
+#[test]
+fn a_write_is_lost() {
+    assert_violation(Rule::Cycle, "(time, rw)", &["0 1: append x a;", "2 3: r x nil"]);
+    assert_violation(Rule::Cycle, "(time, ww)", &["0 1: append x a;", "2 3: append x b;", "4 5: r x b;"]);
+    // Somebody has seen the other half of its transaction.
+    let half = ["0 -: append x a; | append y b;", "2 3: r x a;", "4 5: r y nil"];
+    assert_violation(Rule::Cycle, "rw", &half);
+    // It may have been replaced by a transaction without a reply, but only by a later one.
+    assert_ordered(&["0 1: append x a;", "0 -: getset x b;", "2 3: r x b;"]);
+    let earlier = ["0 -: getset x b;", "1 2: r x b;", "3 4: append x c;", "5 6: r x b;"];
+    assert_violation(Rule::Cycle, "precedes", &earlier);
+    // Nobody knows which of two that ran at the same time came first.
+    assert_ordered(&["0 9: set x a;", "0 9: set x b;", "10 11: r x a;"]);
+}
+
 #[test]
 fn values_that_nobody_wrote() {
     let wide = "a,a,a;";

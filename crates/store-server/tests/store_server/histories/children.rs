@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::clients::{self, ClientOrder};
 use super::rig::{self, ServerOrder};
+use super::several::{self, KeeperOrder};
 
 const ORDER: &str = "CARAVAN_HISTORY_ORDER";
 /// How long a process may take to begin or to end.
@@ -26,6 +27,7 @@ pub struct Order {
 pub enum Role {
     Client(ClientOrder),
     Server(ServerOrder),
+    Keeper(KeeperOrder),
 }
 
 /// The faults that a process can be told to plant.
@@ -34,6 +36,13 @@ const FAULTS: &[PlantedFault] = &[
     PlantedFault::NoValidation,
     PlantedFault::NoRevalidation,
     PlantedFault::IgnoredRequirement,
+    PlantedFault::AnsweredEarly,
+    PlantedFault::SkippedRecord,
+    PlantedFault::IgnoredLease,
+    PlantedFault::UnnotedBranch,
+    PlantedFault::UnnotedDecision,
+    PlantedFault::ForgottenBranch,
+    PlantedFault::NeverClosed,
 ];
 
 /// A started process, killed when it is dropped.
@@ -96,20 +105,26 @@ pub fn start(order: &Order, input: OwnedFd, output: Stdio) -> Running {
     Running(command.spawn().expect("started"))
 }
 
-#[test]
-#[ignore = "run by other tests as a process of its own"]
-fn child() {
-    let Ok(order) = std::env::var(ORDER) else { return };
+/// Returns the order that this process or the one that has started it was given, and plants the fault.
+pub fn order() -> Option<Order> {
     // A test that is ended leaves nobody behind.
+    let order: Order = serde_json::from_str(&std::env::var(ORDER).ok()?).expect("an order");
     set_parent_process_death_signal(Some(Signal::KILL)).expect("set");
-    let order: Order = serde_json::from_str(&order).expect("an order");
     if let Some(name) = &order.planted {
         plant(*FAULTS.iter().find(|known| format!("{known:?}") == *name).expect("a fault"));
     }
+    Some(order)
+}
+
+#[test]
+#[ignore = "run by other tests as a process of its own"]
+fn child() {
+    let Some(order) = order() else { return };
     let input = std::io::stdin().as_fd().try_clone_to_owned().expect("a descriptor");
     let done = match &order.role {
         Role::Client(order) => clients::run(input, order),
         Role::Server(order) => rig::serve(input, order),
+        Role::Keeper(order) => several::keep(order),
     };
     // At once: the harness would go on to write to an output that may be closed.
     if let Err(text) = done {

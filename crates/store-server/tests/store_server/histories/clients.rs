@@ -6,20 +6,27 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use caravan_store::{Reader, StoreError};
+use caravan_store::faults::{self, FaultMoment};
+use caravan_store::{ClusterStore, ConnectOptions, Reader, StoreError};
 use caravan_store_server::{ClientError, StoreAnswer, StoreClient};
 use serde::{Deserialize, Serialize};
 
 use super::history::{ClientAct, Outcome, Random, Step, StepKind, now_ns};
+use super::steps::{answers, reply, step_in, text, text_of, words};
 
 /// What a client process is told when it starts.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ClientOrder {
     pub client: u32,
     pub seed: u64,
-    pub socket: PathBuf,
+    /// The sockets of all servers of the store, each of which takes all keys.
+    pub servers: Vec<PathBuf>,
+    /// Whether the memory of the store is its standard input.
+    pub is_mapped: bool,
     pub workload: Workload,
     pub fault: Option<ClientFault>,
+    /// Whether it stops itself in each transaction over several parts, before it commits; only those with an even number do.
+    pub stops: bool,
 }
 
 /// Which transactions clients send, for which judge.
@@ -45,17 +52,25 @@ pub enum ClientFault {
 const WIDTH: usize = 120;
 /// For how long the keys of `Workload::Registers` stay the same.
 const REGISTER_EPOCH_NS: u64 = 100_000_000;
+/// The same with several servers: others have taken over meanwhile what a server had that was killed.
+const SPREAD_EPOCH_NS: u64 = 3_000_000_000;
 /// How often a client reads the same keys by the mapped memory: reading is much faster than writing it down.
 const MAPPED_READS: usize = 20;
+/// How long some clients wait for a server of several that says nothing.
+const IMPATIENCE: Duration = Duration::from_millis(500);
 /// How long an early reply is ahead of its write.
 const EARLY: Duration = Duration::from_millis(2);
 
 /// Runs a client until it is killed.
 pub fn run(descriptor: OwnedFd, order: &ClientOrder) -> Result<(), String> {
-    let reader = Reader::open(descriptor).map_err(|error| error.to_string())?;
+    let reader = order.is_mapped.then(|| Reader::open(descriptor)).transpose();
+    let reader = reader.map_err(|error| error.to_string())?;
     let random = Random::new(order.seed ^ u64::from(order.client) << 32);
-    let mut client = Client { order, random, reader, talk: None, tokens: 0 };
+    let mut client = Client { order, random, reader, store: None, talk: None, is_refused: false, tokens: 0 };
     loop {
+        if order.stops && order.client % 2 == 0 {
+            faults::stop_at(FaultMoment::HomeCommit, 1);
+        }
         client.transaction()?;
     }
 }
@@ -63,8 +78,12 @@ pub fn run(descriptor: OwnedFd, order: &ClientOrder) -> Result<(), String> {
 struct Client<'o> {
     order: &'o ClientOrder,
     random: Random,
-    reader: Reader,
+    reader: Option<Reader>,
+    /// Of a store of several servers.
+    store: Option<ClusterStore>,
     talk: Option<StoreClient>,
+    /// The server has said that it has done nothing, instead of the last answer.
+    is_refused: bool,
     tokens: u32,
 }
 
@@ -76,7 +95,8 @@ impl Client<'_> {
         let reads = self.reads(count);
         match kind {
             0..=7 => self.commands(steps),
-            8..=11 => self.mapped(reads),
+            8..=11 if self.reader.is_some() => self.mapped(reads),
+            8..=11 => self.spread(steps),
             12 => self.mget(reads),
             13..=15 => self.exec(steps, Vec::new()),
             16 => self.discard(steps),
@@ -92,7 +112,8 @@ impl Client<'_> {
             Workload::Chains => format!("{kind}{}", self.random.below(if kind == 'w' { 2 } else { 3 })),
             // So few that faults show on a single key.
             Workload::Registers => {
-                format!("{kind}{}.{}", self.random.below(2), now_ns() / REGISTER_EPOCH_NS)
+                let epoch_ns = if self.order.servers.len() > 1 { SPREAD_EPOCH_NS } else { REGISTER_EPOCH_NS };
+                format!("{kind}{}.{}", self.random.below(2), now_ns() / epoch_ns)
             }
         }
     }
@@ -148,9 +169,12 @@ impl Client<'_> {
             if repeats {
                 answer = self.call(&words(&step))?;
             }
-            if let Some(answer) = answer {
-                step.reply = reply(answer)?;
-                self.end(begin_ns, Outcome::Done, vec![step])?;
+            match answer {
+                Some(answer) => {
+                    step.reply = reply(answer)?;
+                    self.end(begin_ns, Outcome::Done, vec![step])?;
+                }
+                None => self.unanswered(begin_ns, vec![step])?,
             }
         }
         Ok(())
@@ -159,13 +183,14 @@ impl Client<'_> {
     /// Reads by the mapped memory again and again, several keys as one transaction, and writes down what changes. A read
     /// that is never written down tells nothing, so no line says that it begins.
     fn mapped(&mut self, mut steps: Vec<Step>) -> Result<(), String> {
+        let Some(reader) = &self.reader else { return Ok(()) };
         let mut before = None;
         for _ in 0..MAPPED_READS {
             let begin_ns = now_ns();
             let read = if let [step] = &mut steps[..] {
-                self.reader.get(step.key.as_bytes()).map(|value| step.reply = value.map(text))
+                reader.get(step.key.as_bytes()).map(|value| step.reply = value.map(text))
             } else {
-                self.reader.transaction(|tx| {
+                reader.transaction(|tx| {
                     for step in &mut steps {
                         step.reply = tx.get(step.key.as_bytes())?.map(text);
                     }
@@ -191,7 +216,9 @@ impl Client<'_> {
         let begin_ns = self.begin(&steps)?;
         let keys = steps.iter().map(|step| step.key.clone().into_bytes());
         let words: Vec<Vec<u8>> = std::iter::once(b"MGET".to_vec()).chain(keys).collect();
-        let Some(answers) = answers(self.call(&words)?, steps.len())? else { return Ok(()) };
+        let Some(answers) = answers(self.call(&words)?, steps.len())? else {
+            return self.unanswered(begin_ns, steps);
+        };
         for (step, answer) in steps.iter_mut().zip(answers) {
             step.reply = reply(answer)?;
         }
@@ -213,7 +240,9 @@ impl Client<'_> {
         if answer == Some(StoreAnswer::Null) {
             return self.end(begin_ns, Outcome::Refused, all);
         }
-        let Some(answers) = answers(answer, all.len() - known)? else { return Ok(()) };
+        let Some(answers) = answers(answer, all.len() - known)? else {
+            return self.unanswered(begin_ns, all);
+        };
         for (step, answer) in all[known..].iter_mut().zip(answers) {
             step.reply = reply(answer)?;
         }
@@ -253,7 +282,8 @@ impl Client<'_> {
 
     /// What the chains cannot follow: values set without a look at the old ones, and all keys deleted.
     fn registers(&mut self, count: usize) -> Result<(), String> {
-        if self.random.below(20) == 0 {
+        // A server of several has only its own parts.
+        if self.random.below(20) == 0 && self.order.servers.len() == 1 {
             return self.commands(vec![Step::new(StepKind::Flush, "", None)]);
         }
         let keys: Vec<String> = (0..count).map(|_| self.key("lw")).collect();
@@ -266,15 +296,71 @@ impl Client<'_> {
         }
         match self.call(&words)? {
             Some(_) => self.end(begin_ns, Outcome::Done, steps),
-            None => Ok(()),
+            None => self.unanswered(begin_ns, steps),
         }
     }
 
-    /// Sends a command, over a new connection if there is none. Returns nothing if the connection ended.
+    /// Runs the steps as one transaction of `ClusterStore`, which goes to the server of each key.
+    fn spread(&mut self, mut steps: Vec<Step>) -> Result<(), String> {
+        if self.store.is_none() {
+            let mut addresses: Vec<String> =
+                self.order.servers.iter().map(|socket| format!("unix:{}", socket.display())).collect();
+            let first = addresses.swap_remove(self.random.below(addresses.len()));
+            let mut options = ConnectOptions::new(first).others(addresses);
+            if let Some(most) = self.patience() {
+                (options.connect_wait, options.answer_wait) = (most, most);
+            }
+            match ClusterStore::connect(options) {
+                Ok(store) => self.store = Some(store),
+                Err(_) => {
+                    std::thread::sleep(Duration::from_millis(1));
+                    return Ok(());
+                }
+            }
+        }
+        let begin_ns = self.begin(&steps)?;
+        let Some(store) = &self.store else { return Ok(()) };
+        let done = store.transaction(|tx| steps.iter_mut().try_for_each(|step| step_in(tx, step)));
+        match done {
+            Ok(()) => self.end(begin_ns, Outcome::Done, steps),
+            Err(
+                StoreError::Disconnected
+                | StoreError::Replaced
+                | StoreError::NotPrimary
+                | StoreError::NoSession
+                | StoreError::NoAnswer { is_started: true, .. },
+            ) => {
+                self.store = None;
+                Ok(())
+            }
+            Err(
+                StoreError::Conflict
+                | StoreError::Undecided
+                | StoreError::Unreachable { .. }
+                | StoreError::Refused(_)
+                | StoreError::NoAnswer { .. },
+            ) => {
+                self.store = None;
+                // What an attempt has read is no reply of a transaction that did not happen.
+                steps.iter_mut().for_each(|step| step.reply = None);
+                self.end(begin_ns, Outcome::Refused, steps)
+            }
+            Err(error) => Err(format!("a transaction failed: {error}")),
+        }
+    }
+
+    /// Sends a command, over a new connection if there is none. Returns nothing if the connection ended, or if the server
+    /// has refused.
     fn call(&mut self, words: &[Vec<u8>]) -> Result<Option<StoreAnswer>, String> {
         while self.talk.is_none() {
-            match StoreClient::connect(&self.order.socket) {
-                Ok(talk) => self.talk = Some(talk),
+            let server = self.random.below(self.order.servers.len());
+            match StoreClient::connect(&self.order.servers[server]) {
+                Ok(mut talk) => {
+                    if let Some(most) = self.patience() {
+                        talk.limit_silence(most).map_err(|error| error.to_string())?;
+                    }
+                    self.talk = Some(talk);
+                }
                 // The server has been killed, and another one comes.
                 Err(_) => std::thread::sleep(Duration::from_millis(1)),
             }
@@ -287,9 +373,19 @@ impl Client<'_> {
         let Some(talk) = &mut self.talk else { return Ok(None) };
         let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
         match talk.call(&words) {
+            Ok(StoreAnswer::Error(text)) if self.order.servers.len() > 1 => {
+                self.talk = None;
+                // What docs/store.md says of these errors.
+                let begins = |all: &[&str]| all.iter().any(|words| text.starts_with(words.as_bytes()));
+                self.is_refused = begins(&["TRYAGAIN ", "EXECABORT ", "CLUSTERDOWN "]);
+                match self.is_refused || begins(&["ERR the connection", "ERR the store has said nothing"]) {
+                    true => Ok(None),
+                    false => Err(format!("the server said {}", text_of(&text))),
+                }
+            }
             Ok(StoreAnswer::Error(text)) => Err(format!("the server said {}", text_of(&text))),
             Ok(answer) => Ok(Some(answer)),
-            Err(ClientError::Io(_) | ClientError::Closed) => {
+            Err(ClientError::Io(_) | ClientError::Closed | ClientError::Silent(_)) => {
                 self.talk = None;
                 Ok(None)
             }
@@ -297,7 +393,22 @@ impl Client<'_> {
         }
     }
 
-    fn begin(&self, steps: &[Step]) -> Result<u64, String> {
+    /// Returns how long this client waits for a server that says nothing. Some go elsewhere, and some still wait when a server that
+    /// was stopped answers at last.
+    fn patience(&self) -> Option<Duration> {
+        (self.order.servers.len() > 1 && self.order.client % 2 == 1).then_some(IMPATIENCE)
+    }
+
+    /// Writes down how a transaction without an answer ended, if that is known.
+    fn unanswered(&mut self, begin_ns: u64, steps: Vec<Step>) -> Result<(), String> {
+        if std::mem::take(&mut self.is_refused) {
+            return self.end(begin_ns, Outcome::Refused, steps);
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, steps: &[Step]) -> Result<u64, String> {
+        self.is_refused = false;
         let begin_ns = now_ns();
         let (client, steps) = (self.order.client, steps.to_vec());
         write_down(&ClientAct { client, begin_ns, end_ns: None, outcome: Outcome::Unknown, steps })?;
@@ -316,44 +427,4 @@ fn write_down(act: &ClientAct) -> Result<(), String> {
     line.push(b'\n');
     let mut out = std::io::stdout().lock();
     out.write_all(&line).and_then(|()| out.flush()).map_err(|error| error.to_string())
-}
-
-fn words(step: &Step) -> Vec<Vec<u8>> {
-    let name = match step.kind {
-        StepKind::Get => "GET",
-        StepKind::Set => "SET",
-        StepKind::GetSet => "GETSET",
-        StepKind::Append => "APPEND",
-        StepKind::Incr => "INCR",
-        StepKind::Del => "DEL",
-        StepKind::Flush => return vec![b"FLUSHALL".to_vec()],
-    };
-    let value = step.value.iter().map(|value| value.clone().into_bytes());
-    [name.as_bytes().to_vec(), step.key.clone().into_bytes()].into_iter().chain(value).collect()
-}
-
-fn text(bytes: Vec<u8>) -> String {
-    text_of(&bytes)
-}
-
-fn text_of(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-fn reply(answer: StoreAnswer) -> Result<Option<String>, String> {
-    match answer {
-        StoreAnswer::Null => Ok(None),
-        StoreAnswer::Bulk(bytes) | StoreAnswer::Simple(bytes) => Ok(Some(text(bytes))),
-        StoreAnswer::Integer(number) => Ok(Some(number.to_string())),
-        other => Err(format!("the server answered {other:?}")),
-    }
-}
-
-/// Returns the answers of several commands, nothing if there is no answer.
-fn answers(answer: Option<StoreAnswer>, count: usize) -> Result<Option<Vec<StoreAnswer>>, String> {
-    match answer {
-        None => Ok(None),
-        Some(StoreAnswer::Array(answers)) if answers.len() == count => Ok(Some(answers)),
-        other => Err(format!("the server answered {other:?} to {count} commands")),
-    }
 }

@@ -7,7 +7,9 @@
 //! that GETSET returns, the number that INCR returns, and the value that a transaction reads before it writes the
 //! key. Keys are never deleted. Nothing here knows the store's own versions.
 //!
-//! The edges between transactions (`graph.rs`) are exact, so there is an order if and only if there is no cycle.
+//! Where nobody was told what follows a version, `runs.rs` says which versions come later.
+//!
+//! The edges between transactions (`graph.rs`) hold in every order, so there is none if there is a cycle.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -45,28 +47,28 @@ pub enum Rule {
 }
 
 /// A version of a key: the number of the key, and the token.
-type Version<'h> = (usize, &'h str);
+pub(super) type Version<'h> = (usize, &'h str);
 
 /// The version of a key that nobody has written.
-const UNWRITTEN: &str = "";
+pub(super) const UNWRITTEN: &str = "";
 
-struct Judge<'h> {
-    acts: &'h [ClientAct],
-    keys: HashMap<&'h str, usize>,
+pub(super) struct Judge<'h> {
+    pub(super) acts: &'h [ClientAct],
+    pub(super) keys: HashMap<&'h str, usize>,
     /// Who wrote a version, and whether the same transaction replaced it.
-    writers: HashMap<Version<'h>, (usize, bool)>,
+    pub(super) writers: HashMap<Version<'h>, (usize, bool)>,
     /// The versions of counters by their numbers.
     numbers: HashMap<(usize, u64), &'h str>,
     /// The version after a version.
-    next: HashMap<Version<'h>, Version<'h>>,
-    before: HashMap<Version<'h>, Version<'h>>,
+    pub(super) next: HashMap<Version<'h>, Version<'h>>,
+    pub(super) before: HashMap<Version<'h>, Version<'h>>,
     /// For each transaction the versions that it read of others.
-    reads: Vec<Vec<Version<'h>>>,
+    pub(super) reads: Vec<Vec<Version<'h>>>,
     /// Whether somebody was told of a transaction's writes.
-    is_seen: Vec<bool>,
+    pub(super) is_seen: Vec<bool>,
     /// INCRs whose clients got no reply: how many of each key.
     unknown_increments: HashMap<usize, usize>,
-    graph: Graph,
+    pub(super) graph: Graph,
 }
 
 /// Judges a history.
@@ -88,6 +90,7 @@ pub fn judge(acts: &[ClientAct]) -> Result<(), Violation> {
     judge.find_order()?;
     judge.count_increments()?;
     judge.connect()?;
+    judge.connect_runs();
     judge.connect_times();
     judge.find_cycle().map_or(Ok(()), Err)
 }
@@ -348,7 +351,7 @@ impl<'h> Judge<'h> {
         Ok(())
     }
 
-    fn writer(&self, version: Version<'h>) -> Option<usize> {
+    pub(super) fn writer(&self, version: Version<'h>) -> Option<usize> {
         self.writers.get(&version).map(|(writer, _)| *writer)
     }
 

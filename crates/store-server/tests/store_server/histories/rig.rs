@@ -1,4 +1,4 @@
-//! A server, its clients, and the hand that stops and kills them.
+//! A server alone, its clients, and the hand that stops and kills them.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -7,9 +7,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use caravan_store::faults::PlantedFault;
 use caravan_store::{Store, StoreOptions};
@@ -19,7 +18,8 @@ use serde::{Deserialize, Serialize};
 
 use super::children::{self, Order, Role, Running};
 use super::clients::{ClientFault, ClientOrder, Workload};
-use super::history::{self, ClientAct, Random};
+use super::herd::ClientHerd;
+use super::history::{ClientAct, Random};
 
 const MEMORY_BYTES: u64 = 64 << 20;
 const CLIENTS: usize = 4;
@@ -27,7 +27,7 @@ const CLIENTS: usize = 4;
 const LINES_OF_A_KILL: u64 = 20;
 
 /// The byte by which a server says that it serves. What the test harness says has none of it.
-const READY: u8 = b'!';
+pub const READY: u8 = b'!';
 
 /// What a server process is told when it starts.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -61,6 +61,8 @@ pub fn serve(memory: OwnedFd, order: &ServerOrder) -> Result<(), String> {
 pub struct Storm {
     pub workload: Workload,
     pub kills: usize,
+    /// The longest pause between two kills or stops, in tenths of a millisecond.
+    pub pause: usize,
     pub seed: u64,
     pub in_server: Option<PlantedFault>,
     pub in_clients: Option<PlantedFault>,
@@ -83,11 +85,14 @@ pub fn raise(storm: Storm) -> Aftermath {
     }
     let (mut kills, mut stops) = (0, 0);
     while kills < storm.kills {
-        std::thread::sleep(Duration::from_micros(500 + 100 * rig.random.below(150) as u64));
-        rig.wait_for_lines(LINES_OF_A_KILL * kills as u64);
+        std::thread::sleep(Duration::from_micros(500 + 100 * rig.random.below(storm.pause) as u64));
+        rig.herd.wait_for_lines(LINES_OF_A_KILL * kills as u64);
         match rig.random.below(6) {
             0 => stops += rig.stop_server(),
-            1 => stops += rig.stop_client(),
+            1 => {
+                let pause = short_stop(&mut rig.random);
+                stops += rig.herd.stop_one(&mut rig.random, pause);
+            }
             // A server with a fault needs its time to show it.
             2..=3 if storm.in_server.is_none() => {
                 rig.kill_server();
@@ -103,11 +108,6 @@ pub fn raise(storm: Storm) -> Aftermath {
     Aftermath { acts, is_sound, stops }
 }
 
-struct ClientProcess {
-    process: Running,
-    said: JoinHandle<Vec<u8>>,
-}
-
 pub struct Rig {
     storm: Storm,
     random: Random,
@@ -115,11 +115,7 @@ pub struct Rig {
     /// The memory of the store, which outlives its servers.
     memory: OwnedFd,
     server: ServerProcess,
-    clients: Vec<ClientProcess>,
-    clients_started: u32,
-    said: Vec<Vec<u8>>,
-    /// How many lines all clients have written.
-    lines: Arc<AtomicU64>,
+    herd: ClientHerd,
 }
 
 struct ServerProcess {
@@ -134,16 +130,26 @@ impl ServerProcess {
         let order = ServerOrder { socket: folder.join("socket") };
         let planted = storm.in_server.map(|fault| format!("{fault:?}"));
         let (theirs, mut leash) = UnixStream::pair().expect("a pair");
-        leash.set_read_timeout(Some(children::LIMIT)).expect("set");
         let memory = memory.try_clone().expect("a descriptor");
         let order = Order { role: Role::Server(order), planted };
         let process = children::start(&order, memory, Stdio::from(OwnedFd::from(theirs)));
-        let mut byte = [0];
-        while byte != [READY] {
-            leash.read_exact(&mut byte).expect("the server does not start, for the reason above");
-        }
+        wait_until_ready(&mut leash);
         Self { process, leash }
     }
+}
+
+/// Waits until a server serves, which says so here.
+pub fn wait_until_ready(from: &mut UnixStream) {
+    from.set_read_timeout(Some(children::LIMIT)).expect("set");
+    let mut byte = [0];
+    while byte != [READY] {
+        from.read_exact(&mut byte).expect("the server does not start, for the reason above");
+    }
+}
+
+/// Returns how long a server or a client is stopped.
+fn short_stop(random: &mut Random) -> Duration {
+    Duration::from_micros(100 * random.below(100) as u64)
 }
 
 impl Rig {
@@ -156,8 +162,11 @@ impl Rig {
         let memory = Store::new_memory("judged").expect("memory");
         let server = ServerProcess::start(&storm, &folder, &memory);
         let random = Random::new(storm.seed);
-        let (clients, said, lines) = (Vec::new(), Vec::new(), Arc::default());
-        Self { storm, random, folder, memory, server, clients, clients_started: 0, said, lines }
+        let Storm { seed, workload, between: fault, .. } = storm;
+        let servers = vec![folder.join("socket")];
+        let order = ClientOrder { client: 0, seed, servers, is_mapped: true, workload, fault, stops: false };
+        let herd = ClientHerd::new(order, storm.in_clients);
+        Self { storm, random, folder, memory, server, herd }
     }
 
     /// Kills the server, and starts another one over the same memory.
@@ -167,77 +176,26 @@ impl Rig {
     }
 
     pub fn start_client(&mut self) {
-        let Storm { seed, workload, between: fault, .. } = self.storm;
-        let (client, socket) = (self.clients_started, self.folder.join("socket"));
-        self.clients_started += 1;
-        let planted = self.storm.in_clients.map(|fault| format!("{fault:?}"));
-        let role = Role::Client(ClientOrder { client, seed, socket, workload, fault });
         // The right to read, and no more.
         let memory = File::open(format!("/proc/self/fd/{}", self.memory.as_raw_fd())).expect("opened");
-        let mut process = children::start(&Order { role, planted }, memory.into(), Stdio::piped());
-        let mut stdout = process.stdout();
-        let lines = Arc::clone(&self.lines);
-        let said = std::thread::spawn(move || {
-            let (mut bytes, mut part) = (Vec::new(), [0; 4096]);
-            loop {
-                let count = stdout.read(&mut part).expect("read");
-                if count == 0 {
-                    return bytes;
-                }
-                let ends = part[..count].iter().filter(|byte| **byte == b'\n').count();
-                lines.fetch_add(ends as u64, Ordering::Relaxed);
-                bytes.extend_from_slice(&part[..count]);
-            }
-        });
-        self.clients.push(ClientProcess { process, said });
-    }
-
-    fn wait_for_lines(&self, lines: u64) {
-        let begin = Instant::now();
-        while self.lines.load(Ordering::Relaxed) < lines {
-            assert!(begin.elapsed() < children::LIMIT, "the clients hardly do anything");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        self.herd.start(memory);
     }
 
     pub fn kill_client(&mut self) {
-        let at = self.random.below(self.clients.len());
-        let client = self.clients.swap_remove(at);
-        self.bury(client);
+        self.herd.kill_one(&mut self.random);
         self.start_client();
-    }
-
-    fn bury(&mut self, mut client: ClientProcess) {
-        assert!(!client.process.has_ended(), "a client ended by itself, for the reason above");
-        drop(client.process);
-        self.said.push(client.said.join().expect("read"));
-    }
-
-    fn stop_client(&mut self) -> usize {
-        let at = self.random.below(self.clients.len());
-        self.clients[at].process.signal(Signal::STOP);
-        self.pause();
-        self.clients[at].process.signal(Signal::CONT);
-        1
-    }
-
-    fn stop_server(&mut self) -> usize {
-        self.server.process.signal(Signal::STOP);
-        self.pause();
-        self.server.process.signal(Signal::CONT);
-        1
-    }
-
-    fn pause(&mut self) {
-        std::thread::sleep(Duration::from_micros(100 * self.random.below(100) as u64));
     }
 
     /// Kills all clients, and returns what they have written down since the last time.
     pub fn kill_clients(&mut self) -> Vec<ClientAct> {
-        for client in std::mem::take(&mut self.clients) {
-            self.bury(client);
-        }
-        std::mem::take(&mut self.said).iter().flat_map(|said| history::parse(said)).collect()
+        self.herd.kill_all()
+    }
+
+    fn stop_server(&mut self) -> usize {
+        self.server.process.signal(Signal::STOP);
+        std::thread::sleep(short_stop(&mut self.random));
+        self.server.process.signal(Signal::CONT);
+        1
     }
 
     /// Returns the folder in `/proc` of the server, and its socket.

@@ -10,8 +10,15 @@ use super::cycles::{Rule, judge};
 use super::history::{ClientAct, Outcome};
 use super::rig::{Storm, raise};
 
+/// How often servers and clients are killed. With the 800 owners of `crates/store/tests/store/kills.rs`, `make test` has 2,000
+/// kills and judges what each left behind.
+const KILLS: usize = 1200;
 /// Kills in one history: what is longer only takes more memory.
 const KILLS_AT_ONCE: usize = 60;
+/// The longest pause between two of them, in tenths of a millisecond, if many are wanted.
+const PAUSE: usize = 50;
+/// The same if the clients are to do much.
+const LONG_PAUSE: usize = 150;
 /// For how long a planted fault may stay unnoticed.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -20,11 +27,11 @@ pub fn environment(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
 }
 
-fn kills() -> usize {
-    environment("CARAVAN_KILLS").map_or(KILLS_AT_ONCE, |kills| kills as usize)
+pub fn kills() -> usize {
+    environment("CARAVAN_KILLS").map_or(KILLS, |kills| kills as usize)
 }
 
-fn seed() -> u64 {
+pub fn seed() -> u64 {
     let seed = environment("CARAVAN_SEED").unwrap_or_else(super::history::now_ns);
     println!("CARAVAN_SEED={seed}");
     seed
@@ -32,10 +39,11 @@ fn seed() -> u64 {
 
 pub fn calm() -> Storm {
     let (in_server, in_clients, between) = (None, None, None);
-    Storm { workload: Workload::Chains, kills: KILLS_AT_ONCE, seed: seed(), in_server, in_clients, between }
+    let (workload, kills, pause, seed) = (Workload::Chains, KILLS_AT_ONCE, PAUSE, seed());
+    Storm { workload, kills, pause, seed, in_server, in_clients, between }
 }
 
-fn describe(acts: &[ClientAct]) -> String {
+pub fn describe(acts: &[ClientAct]) -> String {
     let count = |outcome| acts.iter().filter(|act| act.outcome == outcome).count();
     let outcomes = [Outcome::Done, Outcome::Refused, Outcome::Unknown].map(count);
     format!("{} transactions, {} refused, {} without a reply", outcomes[0], outcomes[1], outcomes[2])
@@ -57,36 +65,44 @@ fn every_history_has_an_order() {
     }
 }
 
-/// Raises storms until the judge notices, by one of these rules.
-fn assert_noticed(rules: &[Rule], mut storm: Storm) {
+/// Makes histories from one seed after the other until the judge notices, by one of these rules.
+pub fn until_noticed(rules: &[Rule], seed: u64, mut history: impl FnMut(u64) -> Vec<ClientAct>) {
     let begin = Instant::now();
-    storm.kills = 20;
-    while begin.elapsed() < PATIENCE {
-        let aftermath = raise(storm);
-        if let Err(violation) = judge(&aftermath.acts) {
-            println!("{}: {:?}: {}", describe(&aftermath.acts), violation.rule, violation.text);
+    for seed in seed.. {
+        let acts = history(seed);
+        if let Err(violation) = judge(&acts) {
+            println!("{}: {:?}: {}", describe(&acts), violation.rule, violation.text);
             assert!(rules.contains(&violation.rule), "{:?} is no sign of this fault", violation.rule);
             return;
         }
-        storm.seed += 1;
+        assert!(begin.elapsed() < PATIENCE, "the planted fault was not noticed");
     }
-    panic!("the planted fault was not noticed");
+}
+
+fn assert_noticed(rules: &[Rule], mut storm: Storm) {
+    (storm.kills, storm.pause) = (20, LONG_PAUSE);
+    until_noticed(rules, storm.seed, |seed| raise(Storm { seed, ..storm }).acts);
+}
+
+/// Writes a history for `tests/histories/run`.
+pub fn write_history(name: &str, acts: &[ClientAct]) {
+    println!("{name}: {}", describe(acts));
+    let folder = PathBuf::from(std::env::var_os("CARAVAN_HISTORIES").expect("tests/histories/run sets it"));
+    let lines = acts.iter().map(|act| serde_json::to_string(act).expect("JSON") + "\n");
+    std::fs::write(folder.join(format!("{name}.jsonl")), lines.collect::<String>()).expect("written");
 }
 
 /// Writes histories of single values for `tests/histories/run`: sound ones, and some with each fault planted.
 #[test]
 #[ignore = "run by make store-histories"]
 fn write_histories() {
-    let Some(folder) = std::env::var_os("CARAVAN_HISTORIES").map(PathBuf::from) else { return };
-    let storm = Storm { workload: Workload::Registers, ..calm() };
+    let storm = Storm { workload: Workload::Registers, pause: LONG_PAUSE, ..calm() };
     let mut seed = storm.seed;
     let mut raise_into = |name: String, changed: Storm| {
         seed += 1;
         let aftermath = raise(Storm { seed, ..changed });
         assert!(aftermath.is_sound, "the server's memory is damaged, as it says above");
-        println!("{name}: {}", describe(&aftermath.acts));
-        let lines = aftermath.acts.iter().map(|act| serde_json::to_string(act).expect("JSON") + "\n");
-        std::fs::write(folder.join(format!("{name}.jsonl")), lines.collect::<String>()).expect("written");
+        write_history(&name, &aftermath.acts);
     };
     for number in 0..kills().div_ceil(KILLS_AT_ONCE) {
         raise_into(format!("sound-{number}"), storm);
@@ -95,7 +111,9 @@ fn write_histories() {
         let mut faulty = |name: &str, changed| raise_into(format!("faulty-{name}-{number}"), changed);
         faulty("validation", Storm { in_server: Some(PlantedFault::NoValidation), ..storm });
         faulty("watch", Storm { in_server: Some(PlantedFault::IgnoredRequirement), ..storm });
-        faulty("torn", Storm { in_clients: Some(PlantedFault::TornRead), ..storm });
+        // Readers rarely meet a writer in the middle.
+        let kills = 4 * KILLS_AT_ONCE;
+        faulty("torn", Storm { in_clients: Some(PlantedFault::TornRead), kills, ..storm });
         faulty("early", Storm { between: Some(ClientFault::EarlyReply), ..storm });
         faulty("repeat", Storm { between: Some(ClientFault::Repeat), ..storm });
     }
@@ -127,9 +145,10 @@ fn a_snapshot_of_two_moments_is_noticed() {
 
 #[test]
 fn a_torn_read_is_noticed() {
-    // A part of a list can look like another list.
+    // A part of a list can look like another list, and two reads of one transaction can differ.
     assert_noticed(
-        &[Rule::Garbage, Rule::Order, Rule::LostUpdate, Rule::Repeated],
+        // A value without its version, or the other way round, shows as whatever it contradicts first.
+        &[Rule::Garbage, Rule::Order, Rule::LostUpdate, Rule::Repeated, Rule::Internal, Rule::Cycle],
         Storm { in_clients: Some(PlantedFault::TornRead), ..calm() },
     );
 }

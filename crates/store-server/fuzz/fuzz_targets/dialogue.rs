@@ -5,4 +5,4 @@
 #[path = "../../tests/store_server/hostile.rs"]
 mod hostile;
 
-libfuzzer_sys::fuzz_target!(|input: &[u8]| hostile::as_session(input));
+libfuzzer_sys::fuzz_target!(|input: &[u8]| hostile::as_dialogue(input));
