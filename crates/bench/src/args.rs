@@ -5,9 +5,11 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use caravan_frames::{Picture, PixelFormat, Rate};
 use clap::builder::{OsStringValueParser, RangedU64ValueParser, TypedValueParser};
 use clap::{Subcommand, ValueEnum};
 
+use crate::limits::LimitsBench;
 use crate::process::PeerTask;
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +24,10 @@ pub enum BenchCommand {
     Pipe(PipeBench),
     Engine(EngineBench),
     Store(StoreBench),
+    Workloads(WorkloadsBench),
+    #[command(hide = true)]
+    Frames(FramesBench),
+    Limits(LimitsBench),
     Compare(Compare),
     /// The other process of a benchmark
     #[command(hide = true)]
@@ -80,11 +86,11 @@ pub struct Erlang {
 }
 
 /// The files that a benchmark writes.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct ResultFiles {
     /// Write results as JSON; '-' for standard output (the table then goes to standard error), '' for none; by
-    /// default results/erlang.json, engine.json, store.json, pipe.json or pipe-steps.json, and none of ring, rdma
-    /// and tcp
+    /// default results/erlang.json, engine.json, store.json, workloads.json, pipe.json or pipe-steps.json, and none of ring,
+    /// rdma, tcp and frames
     #[arg(long, value_name = "FILE", value_parser = file())]
     json: Option<PathBuf>,
     /// Write a chart as SVG; '' for none; by default it is beside the JSON's default
@@ -106,7 +112,7 @@ impl ResultFiles {
     fn or_default(wanted: &Option<PathBuf>, benchmark: &str, ending: &str) -> PathBuf {
         match (wanted, benchmark) {
             (Some(path), _) => path.clone(),
-            (None, "ring" | "rdma") => PathBuf::new(),
+            (None, "ring" | "rdma" | "tcp" | "frames" | "limits") => PathBuf::new(),
             (None, _) => format!("results/{benchmark}.{ending}").into(),
         }
     }
@@ -461,6 +467,40 @@ pub struct StoreBench {
     pub files: ResultFiles,
 }
 
+/// Measure one-object transactions, YCSB, TATP and SmallBank beside Redis and Valkey
+///
+/// Fills Caravan's store and each peer that is installed with the same data, and runs the same transactions on them in turn: updates of
+/// one small value that also reach a copy on a second server, the workloads A to D and F of YCSB on one server, and TATP and SmallBank on
+/// three servers with two copies of each row. Everything that it starts ends with it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  caravan bench workloads                              all of it, in four minutes
+  caravan bench workloads --list                       the workloads, and what each does
+  caravan bench workloads --only copies-set,copies-update --rounds 31
+  caravan bench workloads --only tatp --records 1000000 --json -
+
+Peers that are missing are named with the package to install, and the rest runs.")]
+pub struct WorkloadsBench {
+    /// Print the names of all workloads and what they do, and end
+    #[arg(long)]
+    pub list: bool,
+    /// Workloads, separated by commas, as --list has them
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// Number of keys, and of YCSB's records; there are a fifth as many subscribers, with 10.75 rows each
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = RangedU64ValueParser::<u64>::new().range(1_000..=10_000_000))]
+    pub records: u64,
+    /// Number of rounds; each round measures every contender once
+    #[arg(long, value_name = "R", default_value_t = 9, value_parser = RangedU64ValueParser::<usize>::new().range(1..=10_000))]
+    pub rounds: usize,
+    /// Seconds in which the operations of a sample are counted
+    #[arg(long, value_name = "S", default_value = "0.3", value_parser = sample_seconds)]
+    pub seconds: Duration,
+    #[command(flatten)]
+    pub files: ResultFiles,
+}
+
 /// Measure a link over an RDMA device, beside perftest's programs
 ///
 /// Measures a link over an RDMA device between two processes of this machine, or towards another machine
@@ -532,6 +572,77 @@ pub struct Tcp {
     pub reads: u64,
     #[command(flatten)]
     pub files: ResultFiles,
+}
+
+/// Measure frames from one process to another, beside a pipe, TCP and a copy
+///
+/// Sends frames at their rate from this process to another one: through frame slots in shared memory, a pipe, TCP over
+/// loopback, and as a copy within one process, which is the least that any copy takes. Prints the rate that was
+/// held, how old a frame is when the consumer can read all of it, and the processor time of both processes. Exit
+/// status: 1 if a frame was torn.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  caravan frames bench
+  caravan frames bench --cases 4k60-rgba --seconds 10 --rounds 5
+  caravan frames bench --cases 8k30-rgba --json results/frames.json
+
+8k30-rgba takes 1.1 GB of memory.")]
+pub struct FramesBench {
+    /// What to measure, separated by commas
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "4k60-rgba,4k60-yuv420p,8k30-rgba"
+    )]
+    pub cases: Vec<FramesCase>,
+    /// Number of rounds; each round measures every contender once
+    #[arg(long, value_name = "R", default_value_t = 5, value_parser = RangedU64ValueParser::<usize>::new().range(1..=10_000))]
+    pub rounds: usize,
+    /// Seconds of a sample
+    #[arg(long, value_name = "S", default_value = "2", value_parser = seconds)]
+    pub seconds: Duration,
+    /// Where results go
+    #[command(flatten)]
+    pub files: ResultFiles,
+}
+
+/// What frames look like in a case of the benchmark of frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FramesCase {
+    #[value(name = "4k60-rgba")]
+    Rgba4k60,
+    #[value(name = "4k60-yuv420p")]
+    Yuv4k60,
+    #[value(name = "8k30-rgba")]
+    Rgba8k30,
+    /// 640x360 rgba at 60 a second, to try the benchmark
+    #[value(name = "360p60-rgba")]
+    Rgba360p60,
+}
+
+impl FramesCase {
+    /// Returns its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Rgba4k60 => "4k60-rgba",
+            Self::Yuv4k60 => "4k60-yuv420p",
+            Self::Rgba8k30 => "8k30-rgba",
+            Self::Rgba360p60 => "360p60-rgba",
+        }
+    }
+
+    /// Returns the form of its frames.
+    pub fn picture(self) -> Picture {
+        let (width, height, format, frames) = match self {
+            Self::Rgba4k60 => (3840, 2160, PixelFormat::Rgba, 60),
+            Self::Yuv4k60 => (3840, 2160, PixelFormat::Yuv420p, 60),
+            Self::Rgba8k30 => (7680, 4320, PixelFormat::Rgba, 30),
+            Self::Rgba360p60 => (640, 360, PixelFormat::Rgba, 60),
+        };
+        Picture { width, height, format, rate: Rate { frames, seconds: 1 } }
+    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,7 @@
-//! The chart of every benchmark: bars in groups, as SVG, which browsers and GitHub show.
+//! The chart of every benchmark: bars in groups, as SVG, which browsers and GitHub show. In `curves`: one with
+//! logarithmic axes.
+
+pub mod curves;
 
 use std::fmt::Write;
 

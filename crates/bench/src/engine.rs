@@ -7,7 +7,6 @@ mod apps;
 mod case;
 mod task;
 
-use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -15,6 +14,7 @@ use serde_json::json;
 
 use crate::args::EngineBench;
 use crate::chart::{CARAVAN, PEER};
+use crate::choice;
 use crate::engine::case::{BENCHMARKS, BenchGraph, EngineCase};
 use crate::engine::task::EngineOutcome;
 pub use crate::engine::task::EngineTask;
@@ -41,7 +41,7 @@ const RECOVERY: [Figure; 3] = [
 /// Measures, reports, and appends to the history.
 pub fn run(args: &EngineBench) -> Result<(), Error> {
     if args.list {
-        return list();
+        return choice::list(&BENCHMARKS, 18);
     }
     let cores = placement::cores();
     let chosen = case::chosen(args, cores.len())?;
@@ -96,15 +96,6 @@ fn history_lines(report: &BenchReport) -> Vec<HistoryLine> {
 /// Runs the engine of a sample, as a process of its own.
 pub fn peer(task: &EngineTask) -> Result<(), Error> {
     output::json(&task::measure(task)?, Path::new("-"))
-}
-
-fn list() -> Result<(), Error> {
-    let mut text = String::new();
-    for benchmark in BENCHMARKS {
-        // Writing into a String cannot fail.
-        let _ = writeln!(text, "{:<18}{}", benchmark.name, benchmark.what);
-    }
-    output::table(&text, Path::new(""))
 }
 
 const LOOP_SOURCE: &str = include_str!("../../../bench/engine/swap_loop.c");

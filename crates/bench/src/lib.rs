@@ -1,16 +1,19 @@
 #![doc = include_str!("../README.md")]
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod args;
 mod chart;
+mod choice;
 mod compare;
 mod control;
 mod engine;
 mod erlang;
 mod error;
+mod frames;
 mod history;
 mod hosts;
 pub mod interrupt;
+pub mod limits;
 mod machine;
 pub mod number;
 pub mod output;
@@ -26,8 +29,9 @@ mod steps;
 mod store;
 mod tcp;
 mod usage;
+mod workloads;
 
-pub use args::{BenchCommand, quantity, ring_bytes, seconds, size};
+pub use args::{BenchCommand, FramesBench, quantity, ring_bytes, seconds, size};
 pub use error::{Error, Result};
 
 use process::PeerTask;
@@ -43,6 +47,9 @@ pub fn run(bench: &BenchCommand) -> Result<()> {
         BenchCommand::Pipe(args) if args.steps => steps::run(args),
         BenchCommand::Pipe(args) => hosts::run(args),
         BenchCommand::Store(args) => store::run(args),
+        BenchCommand::Frames(args) => frames::run(args),
+        BenchCommand::Workloads(args) => workloads::run(args),
+        BenchCommand::Limits(args) => limits::bench(args),
         BenchCommand::Compare(args) => compare::run(args),
         BenchCommand::Peer { task } => match task {
             PeerTask::Ring(task) => ring::peer(task),
@@ -51,6 +58,7 @@ pub fn run(bench: &BenchCommand) -> Result<()> {
             PeerTask::Tcp => tcp::peer(),
             PeerTask::Steps => steps::peer(),
             PeerTask::Store(task) => store::peer(task),
+            PeerTask::Frames => frames::peer(),
             PeerTask::StoreEcho => store::echo_peer(),
         },
     }

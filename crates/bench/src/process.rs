@@ -38,6 +38,7 @@ pub enum PeerTask {
     Steps,
     Store(MappedTask),
     StoreEcho,
+    Frames,
 }
 
 impl PeerTask {

@@ -15,7 +15,7 @@ pub struct Scratch(PathBuf);
 impl Scratch {
     /// Creates the folder.
     pub fn create() -> Result<Self, Error> {
-        let path = std::env::temp_dir().join(format!("caravan-bench-{}", random_word()?));
+        let path = std::env::temp_dir().join(format!("caravan-{}", random_word()?));
         DirBuilder::new().mode(0o700).create(&path).map_err(Error::file("make", &path))?;
         Ok(Self(path))
     }

@@ -6,25 +6,24 @@ mod fixed;
 mod link;
 mod lmdb;
 mod mapped;
-mod pairs;
+pub mod pairs;
 mod restart;
-mod sampling;
+pub mod sampling;
 mod server;
 mod socket;
 
-use std::fmt::Write as _;
 use std::path::Path;
 
 use caravan_store::StoreTransport;
 use serde_json::json;
 
 use crate::args::StoreBench;
+use crate::choice::{chosen, list};
 use crate::error::Error;
 use crate::interrupt::Interrupt;
-use crate::output;
 use crate::placement;
 use crate::report::{self, BenchReport, CaseTurn, Sample};
-use crate::store::case::{BENCHMARKS, PIPELINE, StoreBenchmark, StoreCase, StoreRun, chosen};
+use crate::store::case::{BENCHMARKS, PIPELINE, StoreBenchmark, StoreCase, StoreRun};
 use crate::store::echo::EchoPeer;
 pub use crate::store::echo::peer as echo_peer;
 use crate::store::lmdb::LmdbDatabase;
@@ -37,21 +36,12 @@ use crate::store::server::{PairServer, RunningServer};
 /// Measures and reports.
 pub fn run(args: &StoreBench) -> Result<(), Error> {
     if args.list {
-        return list();
+        return list(&BENCHMARKS, 15);
     }
-    let chosen = chosen(&args.only)?;
+    let chosen = chosen(&BENCHMARKS, &args.only)?;
     let interrupt = Interrupt::watch()?;
     // Ctrl-C at a terminal ends the servers, too, whose ends are not the reason then.
     measure(args, &chosen, &interrupt).map_err(|error| interrupt.check().err().unwrap_or(error))
-}
-
-fn list() -> Result<(), Error> {
-    let mut text = String::new();
-    for StoreBenchmark { name, what, .. } in BENCHMARKS {
-        // Writing into a String cannot fail.
-        let _ = writeln!(text, "{name:<15}{what}");
-    }
-    output::table(&text, Path::new(""))
 }
 
 fn measure(args: &StoreBench, chosen: &[StoreBenchmark], interrupt: &Interrupt) -> Result<(), Error> {
@@ -165,7 +155,7 @@ impl<'a> StoreBed<'a> {
         };
         let random = &mut self.random;
         let sampling =
-            ClientSampling { run: self.args.seconds, server: running.pid(), interrupt: self.interrupt };
+            ClientSampling { run: self.args.seconds, servers: &[running.pid()], interrupt: self.interrupt };
         let (operation, requests) = (case.operation(), case.requests());
         let outcome = match (case, server) {
             (StoreCase::Memory, _) => {
@@ -204,7 +194,8 @@ impl<'a> StoreBed<'a> {
     fn echo(&self, case: StoreCase, are_together: bool) -> Result<Vec<Sample>, Error> {
         let StoreCase::Call { under_way } = case else { return Ok(Vec::new()) };
         let mut echo = EchoPeer::start()?;
-        let sampling = ClientSampling { run: self.args.seconds, server: echo.pid, interrupt: self.interrupt };
+        let sampling =
+            ClientSampling { run: self.args.seconds, servers: &[echo.pid], interrupt: self.interrupt };
         Ok(echo.sample(under_way, are_together, sampling)?.calls())
     }
 

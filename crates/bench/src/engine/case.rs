@@ -4,6 +4,7 @@ use caravan_engine::layout::LinkMode;
 use serde::{Deserialize, Serialize};
 
 use crate::args::EngineBench;
+use crate::choice::{Named, names};
 use crate::engine::apps::TouchWork;
 use crate::error::Error;
 use crate::report::{Bound, Goal};
@@ -45,6 +46,12 @@ pub struct Benchmark {
 
 const fn benchmark(name: &'static str, graph: BenchGraph, what: &'static str) -> Benchmark {
     Benchmark { name, what, graph }
+}
+
+impl Named for Benchmark {
+    fn row(&self) -> (&'static str, &'static str) {
+        (self.name, self.what)
+    }
 }
 
 /// All benchmarks, in the order in which they run. The processes of `scale` are those of its first case.
@@ -129,8 +136,7 @@ pub fn chosen(args: &EngineBench, cores: usize) -> Result<Vec<EngineCase>, Error
     }
     for name in &args.only {
         if !all.iter().any(|case| case.is_called(name)) {
-            let names = BENCHMARKS.map(|benchmark| benchmark.name).join(", ");
-            return Err(Error::NoBenchmark { name: name.clone(), names });
+            return Err(Error::NoBenchmark { name: name.clone(), names: names(&BENCHMARKS) });
         }
     }
     let is_chosen = |case: &EngineCase| args.only.iter().any(|name| case.is_called(name));

@@ -1,7 +1,7 @@
 //! The benchmarks of the store: names, figures, contenders and goals.
 
 use crate::chart::{CARAVAN, PEER};
-use crate::error::Error;
+use crate::choice::Named;
 use crate::report::{BenchCase, Bound, Contender, Figure, Goal, Shown};
 use crate::store::pairs::PairOperation;
 use crate::store::server::{CONNECTIONS, PairServer};
@@ -107,14 +107,10 @@ pub const BENCHMARKS: [StoreBenchmark; 14] = [
     ),
 ];
 
-/// Returns the benchmarks that `--only` names, all of them for none.
-pub fn chosen(only: &[String]) -> Result<Vec<StoreBenchmark>, Error> {
-    let names = || BENCHMARKS.map(|one| one.name).join(", ");
-    if let Some(name) = only.iter().find(|name| BENCHMARKS.iter().all(|one| one.name != **name)) {
-        return Err(Error::NoBenchmark { name: name.clone(), names: names() });
+impl Named for StoreBenchmark {
+    fn row(&self) -> (&'static str, &'static str) {
+        (self.name, self.what)
     }
-    let is_chosen = |one: &StoreBenchmark| only.is_empty() || only.iter().any(|name| name == one.name);
-    Ok(BENCHMARKS.into_iter().filter(is_chosen).collect())
 }
 
 const GET: [Figure; 3] = [
@@ -352,7 +348,8 @@ mod tests {
     fn names_choose_and_unknown_ones_are_named() {
         let names = |only: &[&str]| {
             let only: Vec<_> = only.iter().map(|name| (*name).to_owned()).collect();
-            chosen(&only).map(|chosen| chosen.iter().map(|one| one.name).collect::<Vec<_>>())
+            crate::choice::chosen(&BENCHMARKS, &only)
+                .map(|chosen| chosen.iter().map(|one| one.name).collect::<Vec<_>>())
         };
         assert_eq!(names(&[]).expect("all").len(), BENCHMARKS.len());
         assert_eq!(names(&["memory", "get"]).expect("two"), ["get", "memory"]);

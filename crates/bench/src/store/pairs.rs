@@ -18,23 +18,49 @@ pub fn key(mut number: u64) -> [u8; KEY_BYTES] {
 
 /// Cheap random numbers (splitmix64).
 #[derive(Clone, Copy, Debug)]
-pub struct RandomKeys {
+pub struct RandomNumbers {
     state: u64,
+}
+
+impl RandomNumbers {
+    pub fn of(seed: u64) -> Self {
+        Self { state: seed }
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = self.state;
+        let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    /// Returns a number below `count`.
+    pub fn below(&mut self, count: u64) -> u64 {
+        self.next() % count
+    }
+
+    /// Returns a number from 0 to 1, without 1.
+    pub fn fraction(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+/// Random keys of those with which all contenders are filled.
+#[derive(Clone, Copy, Debug)]
+pub struct RandomKeys {
+    numbers: RandomNumbers,
     keys: u64,
 }
 
 impl RandomKeys {
     /// Chooses among so many keys.
     pub fn of(keys: u64, seed: u64) -> Self {
-        Self { state: seed, keys }
+        Self { numbers: RandomNumbers::of(seed), keys }
     }
 
     pub fn next(&mut self) -> [u8; KEY_BYTES] {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = self.state;
-        let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        key((z ^ z >> 31) % self.keys)
+        key(self.numbers.below(self.keys))
     }
 }
 

@@ -10,11 +10,11 @@ use crate::process::failed;
 use crate::report::Sample;
 use crate::usage::Usage;
 
-/// A sample of a client in this process, and of the process that it asks.
+/// A sample of clients in this process, and of the processes that they ask.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientSampling<'a> {
     pub run: Duration,
-    pub server: i32,
+    pub servers: &'a [i32],
     pub interrupt: &'a Interrupt,
 }
 
@@ -25,7 +25,7 @@ pub struct ClientOutcome {
     pub elapsed_s: f64,
     /// The processor time of all threads of this process.
     client_s: f64,
-    /// That of the process which was asked.
+    /// That of the processes which were asked.
     server_s: f64,
     /// The nanoseconds of each repetition, sorted.
     took_ns: Vec<u64>,
@@ -38,10 +38,34 @@ impl ClientSampling<'_> {
         operations: usize,
         mut once: impl FnMut() -> Result<(), Error>,
     ) -> Result<ClientOutcome, Error> {
-        let usage = || Usage::of(self.server).map_err(|why| failed("server", &why));
-        let (server, client, begin) = (usage()?, process_time(), Instant::now());
+        self.measured(operations, |begin| self.times(begin, &mut once))
+    }
+
+    /// Has each client repeat `once` in a thread of its own, until the time is over.
+    pub fn repeat_in_threads<C: Send>(
+        &self,
+        clients: &mut [C],
+        once: impl Fn(&mut C) -> Result<(), Error> + Sync,
+    ) -> Result<ClientOutcome, Error> {
+        let once = &once;
+        self.measured(1, |begin| {
+            std::thread::scope(|scope| {
+                let threads: Vec<_> = clients
+                    .iter_mut()
+                    .map(|client| scope.spawn(move || self.times(begin, || once(&mut *client))))
+                    .collect();
+                let ended = threads
+                    .into_iter()
+                    .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+                Ok(ended.collect::<Result<Vec<_>, _>>()?.concat())
+            })
+        })
+    }
+
+    /// Repeats `once`, and returns how many nanoseconds it took each time.
+    fn times(&self, begin: Instant, mut once: impl FnMut() -> Result<(), Error>) -> Result<Vec<u64>, Error> {
         let mut took_ns = Vec::new();
-        let mut before = begin;
+        let mut before = Instant::now();
         while before - begin < self.run {
             self.interrupt.check()?;
             once()?;
@@ -49,11 +73,23 @@ impl ClientSampling<'_> {
             took_ns.push((now - before).as_nanos() as u64);
             before = now;
         }
+        Ok(took_ns)
+    }
+
+    fn measured(
+        &self,
+        operations: usize,
+        run: impl FnOnce(Instant) -> Result<Vec<u64>, Error>,
+    ) -> Result<ClientOutcome, Error> {
+        let usage = || self.servers.iter().map(|server| Usage::of(*server)).collect::<Result<Vec<_>, _>>();
+        let usage = || usage().map_err(|why| failed("server", &why));
+        let (servers, client, begin) = (usage()?, process_time(), Instant::now());
+        let mut took_ns = run(begin)?;
+        let elapsed_s = begin.elapsed().as_secs_f64();
         let client_s = process_time().saturating_sub(client).as_secs_f64();
-        let server_s = usage()?.spent_s(&server);
+        let server_s = usage()?.iter().zip(&servers).map(|(after, before)| after.spent_s(before)).sum();
         let operations = (operations * took_ns.len()) as f64;
         took_ns.sort_unstable();
-        let elapsed_s = (before - begin).as_secs_f64();
         Ok(ClientOutcome { operations, elapsed_s, client_s, server_s, took_ns })
     }
 }
