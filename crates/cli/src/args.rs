@@ -1,6 +1,7 @@
 //! The command line.
 
 mod engine;
+mod frames;
 mod pipe;
 mod store;
 
@@ -8,6 +9,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use caravan_bench::limits::LimitsArgs;
 use caravan_bench::{BenchCommand, ring_bytes, seconds};
 use clap::{CommandFactory, Parser, Subcommand};
 
@@ -16,10 +18,11 @@ use crate::remote::PipeAgent;
 pub use crate::args::engine::{
     EngineCheck, EngineCommand, EngineGraph, EngineReload, EngineRun, EngineTop, EngineTrace,
 };
+pub use crate::args::frames::{FramesCommand, FramesEnd, FramesRecv, FramesSend};
 pub use crate::args::pipe::{Copy, CopyHalf, PipeArgs, Reach, Recv, Send, Telling};
 pub use crate::args::store::{
-    StoreChoice, StoreCommand, StoreDel, StoreEviction, StoreGet, StoreSave, StoreScan, StoreServe,
-    StoreServerProcess, StoreSet, StoreStat, StoreTop, StoreUpgrade,
+    StoreChoice, StoreCommand, StoreDel, StoreDemo, StoreEviction, StoreGet, StoreLeave, StoreSave,
+    StoreScan, StoreServe, StoreServerProcess, StoreSet, StoreStat, StoreStatus, StoreTop, StoreUpgrade,
 };
 
 /// Move data between processes and hosts as fast as they can: pipes, packet networks, benchmarks, a live view.
@@ -38,8 +41,10 @@ Examples:
   caravan bench pipe                  a pipe between hosts, beside nc, socat, mbuffer, ssh and iperf3
   caravan engine run FILE             packet networks in worker processes
   caravan store serve                 a key-value store that speaks the Redis protocol
+  caravan frames send cam             uncompressed video in shared memory, for any number of processes
   caravan pipe a:'CMD' b:'CMD'        commands on several hosts, joined by pipes
-  caravan top                         every Caravan link and store of this host, refreshed each second
+  caravan limits                      what memory, cores and disks can do, and what caps them
+  caravan top                         every Caravan link, store and stream of frames of this host
   caravan fabric db2.example.org      what this host has for RDMA, and each obstacle
   caravan selftest db2.example.org    test RDMA between this host and another, over ssh"
 )]
@@ -78,6 +83,10 @@ pub enum Command {
     /// Serve a key-value store with the Redis protocol; read and change it
     #[command(subcommand, arg_required_else_help = true)]
     Store(StoreCommand),
+    /// Send uncompressed video between processes of this host, and take it
+    #[command(subcommand, arg_required_else_help = true)]
+    Frames(FramesCommand),
+    Limits(LimitsArgs),
     Top(TopArgs),
     Fabric(FabricArgs),
     Selftest(SelfTest),
@@ -86,9 +95,10 @@ pub enum Command {
     SelftestPeer(SelfTestPeer),
 }
 
-/// Show every Caravan link and every store of your user on this host
+/// Show every Caravan link, store and stream of frames of your user on this host
 ///
-/// Reads the counters that every process with Caravan links, and every server of a store, keeps in shared memory. Rates are
+/// Reads the counters that every process with Caravan links, every server of a store, and every side of a stream of frames
+/// keeps in shared memory. Rates are
 /// over the last interval. READERS are clients of a store that have mapped its memory; what they read is not counted.
 /// What other users run is not shown.
 #[derive(Debug, clap::Args)]

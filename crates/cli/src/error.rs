@@ -45,6 +45,8 @@ pub enum Error {
     #[error("the self-test found failures; the report names them")]
     SelfTestFailed,
     #[error("{0}")]
+    Frames(#[from] caravan_frames::Error),
+    #[error("{0}")]
     Pipe(#[from] caravan_pipe::Error),
     /// What other commands share with benchmarks: files, the output, signals, an interrupt.
     #[error("{0}")]

@@ -7,6 +7,7 @@ mod copy;
 mod engine;
 mod error;
 mod fabric;
+mod frames;
 mod pipe;
 mod remote;
 mod selftest;
@@ -55,8 +56,10 @@ fn run(command: Command) -> Result<ExitCode, Error> {
         Command::StoreServer(_) => return store::child::run(),
         Command::PipeAgent(args) => remote::agent::run(&args),
         Command::Bench(bench) => caravan_bench::run(&bench).map_err(Error::from),
+        Command::Limits(args) => caravan_bench::limits::run(&args).map_err(Error::from),
         Command::Engine(command) => engine::run(&command),
         Command::Store(command) => store::run(&command),
+        Command::Frames(command) => frames::run(&command),
         Command::Top(args) => top::run(&args),
         Command::Fabric(args) => fabric::run(&args),
         Command::Selftest(args) => selftest::run(&args),

@@ -1,23 +1,30 @@
 //! `caravan store`: a server with the Redis protocol, and commands that speak to it.
 
 pub mod child;
+mod demo;
 mod detach;
+mod leave;
 mod orders;
 mod serve;
+mod status;
 mod top;
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Read, Write, stdin, stdout};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use caravan_bench::Error as Shared;
+use caravan_cluster::{ConfigurationRegister, EtcdOptions, EtcdRegister, FileRegister};
 use caravan_segment::printable;
 use caravan_store::limits::ANSWER_WAIT;
-use caravan_store_server::{StoreAnswer, StoreClient};
+use caravan_store_server::{ClientError, StoreAnswer, StoreClient};
 use serde_json::{Map, Value, json};
 
 use crate::args::{StoreChoice, StoreCommand, StoreDel, StoreGet, StoreScan, StoreSet, StoreStat};
 use crate::error::Error;
+
+pub use self::demo::NODES_MAX as DEMO_NODES_MAX;
 
 /// Runs the command.
 pub fn run(command: &StoreCommand) -> Result<(), Error> {
@@ -31,6 +38,9 @@ pub fn run(command: &StoreCommand) -> Result<(), Error> {
         StoreCommand::Top(args) => top::run(args),
         StoreCommand::Save(args) => orders::save(args),
         StoreCommand::Upgrade(args) => orders::upgrade(args),
+        StoreCommand::Status(args) => status::run(args),
+        StoreCommand::Leave(args) => leave::run(args),
+        StoreCommand::Demo(args) => demo::run(args),
     }
 }
 
@@ -39,6 +49,23 @@ fn socket_path(given: Option<&Path>, name: &str) -> Result<PathBuf, Error> {
     let path =
         given.map_or_else(|| caravan_store::connected::socket_of_name(name), |path| Ok(path.to_owned()));
     path.map_err(|error| Error::Sentence(format!("the store {name} has no place for its socket: {error}")))
+}
+
+/// Returns a path that another process understands, whatever its folder.
+fn absolute(path: &Path) -> Result<PathBuf, Error> {
+    Ok(std::path::absolute(path).map_err(|source| Shared::File {
+        what: "find",
+        path: path.to_owned(),
+        source,
+    })?)
+}
+
+/// Opens what holds the configuration of a store of several servers.
+fn register(place: &str) -> Result<Arc<dyn ConfigurationRegister>, Error> {
+    Ok(match place.starts_with("etcd://") {
+        true => Arc::new(EtcdOptions::parse(place).and_then(EtcdRegister::new).map_err(sentence)?),
+        false => Arc::new(FileRegister::new(absolute(Path::new(place))?).map_err(sentence)?),
+    })
 }
 
 /// Returns the first line of a file with a password.
@@ -109,7 +136,13 @@ impl StoreTalk {
 
     /// Sends a command, and returns the answer unless it is an error.
     fn call(&mut self, words: &[&[u8]]) -> Result<StoreAnswer, Error> {
-        match self.client.call(words) {
+        let answer = self.client.call(words);
+        self.taken(answer)
+    }
+
+    /// Returns an answer unless it is an error.
+    fn taken(&self, answer: Result<StoreAnswer, ClientError>) -> Result<StoreAnswer, Error> {
+        match answer {
             Ok(StoreAnswer::Error(text)) => {
                 Err(Error::Sentence(format!("{} refused: {}", self.store, printable(text))))
             }

@@ -1,5 +1,5 @@
-//! `caravan top`: shows every Caravan link and every store of this user on this host, from the counters in shared
-//! memory.
+//! `caravan top`: shows every Caravan link, store and stream of frames of this user on this host, from the counters in
+//! shared memory. `caravan frames top` shows the streams alone.
 
 mod view;
 
@@ -9,22 +9,42 @@ use std::time::{Duration, Instant};
 use caravan_bench::Error as Shared;
 use caravan_bench::interrupt::{GLANCE, Interrupt};
 use caravan_bench::number::{binary, bytes, number};
-use caravan_segment::counters;
+use caravan_segment::counters::{self, TableKind};
 use console::Term;
 use serde::Serialize;
 
 use crate::args::TopArgs;
 use crate::error::Error;
-use crate::top::view::{CountersSample, CountersView, LinkRow, StoreRow};
+use crate::top::view::{CountersSample, CountersView, FramesRow, LinkRow, StoreRow};
 use crate::{print, print_json};
 
 /// The width of a table that does not go to a terminal.
 const WIDTH: usize = 160;
 
-/// Shows links and stores until it is interrupted, or once.
+/// What a view shows, and what it says when there is nothing.
+struct Shown {
+    only: Option<TableKind>,
+    command: &'static str,
+    nothing: &'static str,
+}
+
+const ALL: Shown = Shown { only: None, command: "caravan top", nothing: NOTHING };
+const FRAMES: Shown =
+    Shown { only: Some(TableKind::Frames), command: "caravan frames top", nothing: NO_FRAMES };
+
+/// Shows links, stores and streams until it is interrupted, or once.
 pub fn run(args: &TopArgs) -> Result<(), Error> {
+    watch(args, &ALL)
+}
+
+/// The same for streams of frames alone.
+pub fn frames(args: &TopArgs) -> Result<(), Error> {
+    watch(args, &FRAMES)
+}
+
+fn watch(args: &TopArgs, shown: &Shown) -> Result<(), Error> {
     let interrupt = Interrupt::watch()?;
-    let mut before = sample();
+    let mut before = sample(shown);
     let mut is_first = true;
     loop {
         // A host without links and stores has no rates to wait for.
@@ -35,9 +55,9 @@ pub fn run(args: &TopArgs) -> Result<(), Error> {
                 other => other?,
             }
         }
-        let now = sample();
+        let now = sample(shown);
         let view = CountersView::between(&before, &now);
-        show(&view, args.json, args.once, is_first, |width, height| text(&view, width, height))?;
+        show(&view, args.json, args.once, is_first, |width, height| text(&view, shown, width, height))?;
         if args.once {
             return Ok(());
         }
@@ -46,8 +66,10 @@ pub fn run(args: &TopArgs) -> Result<(), Error> {
     }
 }
 
-fn sample() -> CountersSample {
-    CountersSample { at: Instant::now(), processes: counters::read_all() }
+fn sample(shown: &Shown) -> CountersSample {
+    let mut processes = counters::read_all();
+    processes.retain(|process| shown.only.is_none_or(|only| process.kind == only));
+    CountersSample { at: Instant::now(), processes }
 }
 
 /// Waits for the next refresh.
@@ -118,12 +140,18 @@ const NAME_LEAST: usize = 12;
 const STORE_HEAD: [&str; 6] = ["STORE", "OPS/S", "CLIENTS", "READERS", "KEYS", "MEMORY"];
 const SOCKET: &str = "SOCKET";
 
-const NOTHING: &str = "No Caravan links and no stores of your user on this host. Nodes started with\n  \
+const FRAMES_HEAD: [&str; 9] =
+    ["STREAM", "SIDE", "PID", "FRAMES/S", "B/S", "DROPPED", "OVERTAKEN", "CONSUMERS", "AGE MS"];
+const PICTURE: &str = "PICTURE";
+
+const NO_FRAMES: &str = "No streams of frames of your user on this host. They show here once `caravan frames send NAME` \
+                         or another\nproducer sends one.\n";
+const NOTHING: &str = "No Caravan links, stores and streams of frames of your user on this host. Nodes started with\n  \
                        erl -sname NAME -proto_dist caravan -pa ...\nshow here once they are connected, and stores once \
                        `caravan store serve` serves them.\n";
 
 /// Returns at most `height` lines of at most `width` characters.
-fn text(view: &CountersView, width: usize, height: usize) -> String {
+fn text(view: &CountersView, shown: &Shown, width: usize, height: usize) -> String {
     let mut lines = if view.links.is_empty() { Vec::new() } else { links(view, width) };
     if !view.stores.is_empty() {
         let separator = (!lines.is_empty()).then(String::new);
@@ -132,9 +160,16 @@ fn text(view: &CountersView, width: usize, height: usize) -> String {
             view.stores.iter().map(|store| (store_cells(store), store.socket.clone())).collect();
         lines.extend(table(&STORE_HEAD, 1, SOCKET, &rows));
     }
+    if !view.frames.is_empty() {
+        let separator = (!lines.is_empty()).then(String::new);
+        lines.extend(separator);
+        let picture = |row: &FramesRow| format!("{}, {}", row.picture, row.delivery);
+        let rows: Vec<_> = view.frames.iter().map(|row| (frames_cells(row), picture(row))).collect();
+        lines.extend(table(&FRAMES_HEAD, 2, PICTURE, &rows));
+    }
     match lines.is_empty() {
-        true => fit(NOTHING.lines().map(str::to_owned).collect(), width, usize::MAX, "caravan top"),
-        false => fit(lines, width, height, "caravan top"),
+        true => fit(shown.nothing.lines().map(str::to_owned).collect(), width, usize::MAX, shown.command),
+        false => fit(lines, width, height, shown.command),
     }
 }
 
@@ -216,6 +251,22 @@ fn store_cells(store: &StoreRow) -> [String; 6] {
     ]
 }
 
+fn frames_cells(row: &FramesRow) -> [String; 9] {
+    let is_consumer = row.side == "recv";
+    let either = |is: bool, text: String| if is { text } else { "-".to_owned() };
+    [
+        row.stream.clone(),
+        row.side.clone(),
+        row.pid.to_string(),
+        maybe(row.frames_per_s, number),
+        maybe(row.bytes_per_s, bytes),
+        either(is_consumer, whole(row.dropped as f64)),
+        either(is_consumer, whole(row.overwritten as f64)),
+        either(!is_consumer, row.consumers.to_string()),
+        either(is_consumer, number(row.latency_ms)),
+    ]
+}
+
 /// Formats a number without decimals.
 pub fn whole(value: f64) -> String {
     number(value.round()).trim_end_matches(".00").trim_end_matches(".0").to_owned()
@@ -255,12 +306,18 @@ mod tests {
             queued_bytes: 65_536,
             ..LinkRow::default()
         };
-        CountersView { unix_time: 0.0, interval_seconds: 1.0, links: vec![link; count], stores: Vec::new() }
+        CountersView {
+            unix_time: 0.0,
+            interval_seconds: 1.0,
+            links: vec![link; count],
+            stores: Vec::new(),
+            frames: Vec::new(),
+        }
     }
 
     #[test]
     fn a_row_has_every_column() {
-        let text = text(&view(1), 200, 50);
+        let text = text(&view(1), &ALL, 200, 50);
         let row = text.lines().nth(1).expect("a row");
         let words: Vec<_> = row.split_whitespace().collect();
         let expected = "a@host b@host shm 123,456 7 2.50G 640 25 0 - - 200 25 65.5k same host and user";
@@ -269,7 +326,7 @@ mod tests {
 
     #[test]
     fn a_small_terminal_gets_what_fits_and_is_told_so() {
-        let text = text(&view(10), 40, 5);
+        let text = text(&view(10), &ALL, 40, 5);
         assert_eq!(text.lines().count(), 5);
         assert!(text.lines().all(|line| line.chars().count() <= 40), "{text}");
         assert!(text.ends_with("and 7 more lines: caravan top --once sho\n"), "{text}");
@@ -279,8 +336,8 @@ mod tests {
     fn long_names_give_way_to_numbers() {
         let mut view = view(1);
         view.links[0].node = "a_node_with_a_very_long_name_indeed@host".into();
-        assert!(text(&view, 200, 50).contains("indeed@host"));
-        let narrow = text(&view, 100, 50);
+        assert!(text(&view, &ALL, 200, 50).contains("indeed@host"));
+        let narrow = text(&view, &ALL, 100, 50);
         assert!(!narrow.contains("indeed@host") && narrow.contains("65.5k"), "{narrow}");
     }
 
@@ -300,7 +357,7 @@ mod tests {
         for links in [0, 1] {
             let mut view = view(links);
             view.stores = vec![store.clone()];
-            let text = text(&view, 200, 50);
+            let text = text(&view, &ALL, 200, 50);
             let lines: Vec<_> = text.lines().collect();
             assert_eq!(lines.len(), 2 + 3 * links, "{text}");
             let words: Vec<_> = lines[lines.len() - 1].split_whitespace().collect();
@@ -310,8 +367,32 @@ mod tests {
     }
 
     #[test]
+    fn streams_of_frames_have_a_table_of_their_own() {
+        let row = FramesRow {
+            pid: 7,
+            stream: "cam".into(),
+            side: "recv".into(),
+            picture: "3840x2160 rgba 60/s".into(),
+            delivery: "newest".into(),
+            frames_per_s: Some(60.0),
+            bytes_per_s: Some(1.99e9),
+            dropped: 3,
+            latency_ms: 1.25,
+            ..FramesRow::default()
+        };
+        let mut view = view(0);
+        view.frames = vec![row.clone(), FramesRow { side: "send".into(), consumers: 2, ..row }];
+        let text = text(&view, &FRAMES, 200, 50);
+        let lines: Vec<Vec<_>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines[1].join(" "), "cam recv 7 60.0 1.99G 3 0 - 1.25 3840x2160 rgba 60/s, newest");
+        assert_eq!(lines[2].join(" "), "cam send 7 60.0 1.99G - - 2 - 3840x2160 rgba 60/s, newest");
+    }
+
+    #[test]
     fn nothing_says_how_to_get_something() {
-        let text = text(&view(0), 100, 50);
+        let text = text(&view(0), &ALL, 100, 50);
         assert!(text.contains("-proto_dist caravan") && text.contains("caravan store serve"), "{text}");
+        let text = super::text(&view(0), &FRAMES, 100, 50);
+        assert!(text.contains("caravan frames send NAME"), "{text}");
     }
 }

@@ -14,7 +14,7 @@ pub const STORE_NAME: &str = "default";
 /// A key-value store that speaks the Redis protocol.
 #[derive(Debug, Subcommand)]
 pub enum StoreCommand {
-    Serve(StoreServe),
+    Serve(Box<StoreServe>),
     Get(StoreGet),
     Set(StoreSet),
     Del(StoreDel),
@@ -23,6 +23,9 @@ pub enum StoreCommand {
     Top(StoreTop),
     Save(StoreSave),
     Upgrade(StoreUpgrade),
+    Status(StoreStatus),
+    Leave(StoreLeave),
+    Demo(StoreDemo),
 }
 
 /// Serve a store in memory until stopped
@@ -41,11 +44,16 @@ Examples:
       --tls-cert server.crt --tls-key server.key
   caravan store serve --load keys.snapshot --save keys.snapshot
   caravan store serve --detach --log store.log
+  caravan store serve shop --cluster shop.json --port 7001 --member one
+  caravan store serve shop --join 127.0.0.1:7001 --port 7002 --member two
+  caravan store serve shop --cluster etcd://10.0.0.1:2379/shop --port 6379 --bind 10.0.0.7 \\
+      --password-file secret
 
 Then, for example:
   caravan store set greeting hello
   redis-cli -s $XDG_RUNTIME_DIR/caravan/default.sock get greeting")]
 #[command(group(clap::ArgGroup::new("tcp").multiple(true)))]
+#[command(group(clap::ArgGroup::new("several").args(["cluster", "join"])))]
 pub struct StoreServe {
     /// The name of the store: letters, digits, '.', '_' and '-'
     #[arg(default_value = STORE_NAME, value_parser = store_name)]
@@ -68,10 +76,38 @@ pub struct StoreServe {
     /// Give Prometheus the counters at http://ADDRESS:PORT/metrics; without ADDRESS, at 127.0.0.1
     #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = metrics_address)]
     pub metrics: Option<SocketAddr>,
-    /// The path of the UNIX socket, instead of the one that follows from NAME
+    /// The path of the UNIX socket, instead of the one that follows from NAME, or from NAME.MEMBER
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
-    /// The memory of the store, everything included: bytes, or with K, M, G or T
+    /// Be one of several servers of the store, whose configuration is at PLACE: a file for servers of this host, or
+    /// etcd://HOST:PORT[,HOST:PORT...]/KEY. The first server makes it
+    #[arg(long, value_name = "PLACE", requires = "port", conflicts_with_all = ["load", "save"])]
+    pub cluster: Option<String>,
+    /// Be one of several servers of the store, of which one is at ADDRESS: HOST:PORT, or unix:PATH. That one says where the
+    /// configuration is
+    #[arg(long, value_name = "ADDRESS", requires = "port", conflicts_with_all = ["load", "save"])]
+    pub join: Option<String>,
+    /// The name of this server among the others, instead of this host's name
+    #[arg(long, value_name = "NAME", requires = "several", value_parser = store_name)]
+    pub member: Option<String>,
+    /// How many servers have a copy of each key: 2 if left out when the store is made. It stays
+    #[arg(long, value_name = "N", requires = "several", value_parser = clap::value_parser!(u8).range(1..=8))]
+    pub copies: Option<u8>,
+    /// Into how many parts the keys are divided, each of which has its own memory: 16 if left out when the store is made. It
+    /// stays
+    #[arg(long, value_name = "N", requires = "several", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub parts: Option<u16>,
+    /// How long servers wait for one that is silent before others take over, from 50ms to 10s: 250ms if left out when
+    /// the store is made. It stays
+    #[arg(long, value_name = "TIME", requires = "several", value_parser = lease)]
+    pub lease: Option<Duration>,
+    /// How fast a new copy is filled: bytes in a second, or with K, M, G or T
+    #[arg(long, value_name = "SIZE", default_value = "1G", requires = "several", value_parser = recovery_rate)]
+    pub recovery_rate: u64,
+    /// Do what clients ask of keys of other servers, instead of naming the server: for clients that do not know Redis Cluster
+    #[arg(long, requires = "cluster")]
+    pub forward: bool,
+    /// The memory of the store, or with --cluster of each part, everything included: bytes, or with K, M, G or T
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = memory_bytes)]
     pub memory: u64,
     /// What happens when the memory is used up
@@ -293,6 +329,113 @@ pub struct StoreUpgrade {
     pub json: bool,
 }
 
+/// Show the servers of a store, its parts and their copies
+///
+/// Shows the servers with their addresses and whether they answer, and for each part of the store its hash slots, its primary and
+/// its other copies: what carries the stream to them (shm, rdma or tcp), and how far they are behind. Asks a server of
+/// this host, and then the others. With --cluster, it asks no server, and shows what the configuration at PLACE says. Exit status: 1
+/// if something failed, otherwise 0.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  caravan store status --name shop
+  caravan store status --cluster shop.json
+  caravan store status --name shop --json | jq -r '.servers[] | select(.state == \"silent\") | .name'")]
+pub struct StoreStatus {
+    /// Read the configuration at PLACE, as for `serve --cluster`, and ask no server
+    #[arg(long, value_name = "PLACE", conflicts_with_all = ["name", "socket", "password_file"])]
+    pub cluster: Option<String>,
+    #[command(flatten)]
+    pub choice: StoreChoice,
+}
+
+/// Remove a server from a store of several servers
+///
+/// The server hands its parts over to the others, one after the other, while clients are served. When it has none left, it
+/// leaves the store and ends. The command shows how many copies are left to hand over, and returns when the server has left. If it
+/// is interrupted, the server goes on leaving. Exit status: 0 if the server has left, 1 if not, 130 on Ctrl-C.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  caravan store leave shop.json --member two
+  caravan store leave etcd://10.0.0.1:2379/shop --member host7 --password-file secret --json")]
+pub struct StoreLeave {
+    /// The configuration, as for `serve --cluster`: a file, or etcd://HOST:PORT[,HOST:PORT...]/KEY
+    #[arg(value_name = "PLACE")]
+    pub place: String,
+    /// The name of the server
+    #[arg(long, value_name = "NAME", value_parser = store_name)]
+    pub member: String,
+    /// A file with the password, in its first line
+    #[arg(long, value_name = "FILE")]
+    pub password_file: Option<PathBuf>,
+    /// Print the progress and the end as JSON: an object in each line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Show a store of several servers that are killed while clients write
+///
+/// Starts servers of one store on this machine, in a temporary folder, and clients that move money between accounts; readers add it
+/// up all the time. With --kill, a server is killed with SIGKILL every few seconds, once all copies are complete: in turn its process
+/// alone, which its keeper starts again, and both, as when a host dies. Each line tells the commits in a second; the median and
+/// the longest time from a kill to the next commit on a part of that server; and whether all sums were right. At the end come
+/// the median, the 95th percentile and the longest for both ways of killing; and how long clients waited at most, in the second after a
+/// kill, of parts of which that server had no copy. The last line is the verdict: whether every
+/// acknowledged transfer is there exactly once and no refused one. Exit status: 0 if the verdict is good, 1
+/// if not, 130 on Ctrl-C.
+///
+/// With --at, the clients use a store of several servers that runs already, and it is for you to stop its servers and cut its
+/// network. Ctrl-C then ends the clients, and the verdict follows. Their keys are deleted if it is good.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  caravan store demo
+  caravan store demo --kill --seconds 60
+  caravan store demo --kill --fill 1G --seconds 60
+  caravan store demo --nodes 5 --kill --json | jq -c 'select(.event == \"verdict\")'
+  caravan store demo --at 10.0.0.7:6379 --password-file secret --seconds 600")]
+pub struct StoreDemo {
+    /// How many servers there are
+    #[arg(long, value_name = "N", default_value = "3", value_parser = node_count)]
+    pub nodes: usize,
+    /// Start no servers, and use the store of the server at this address
+    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["nodes", "kill"])]
+    pub at: Option<String>,
+    /// A file with the password of that store, in its first line
+    #[arg(long, value_name = "FILE", requires = "at")]
+    pub password_file: Option<PathBuf>,
+    /// How many clients move money in each part of the store
+    #[arg(long, value_name = "N", default_value = "2", value_parser = client_count)]
+    pub clients: usize,
+    /// How many transfers there are in a second at most, on a host with little to spare; as many as possible if left out
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub rate: Option<u32>,
+    /// Kill servers
+    #[arg(long)]
+    pub kill: bool,
+    /// Put so much into the store first; its servers take twice as much memory, and a quarter more
+    #[arg(long, value_name = "SIZE", value_parser = caravan_bench::size, conflicts_with = "at")]
+    pub fill: Option<u64>,
+    /// How long clients write, in seconds
+    #[arg(long, value_name = "S", default_value = "20", value_parser = seconds)]
+    pub seconds: Duration,
+    /// Print JSON: an object in each line
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn node_count(text: &str) -> Result<usize, String> {
+    let most = crate::store::DEMO_NODES_MAX;
+    let nodes = text.parse().ok().filter(|nodes| (1..=most).contains(nodes));
+    nodes.ok_or_else(|| format!("it takes 1 to {most} servers"))
+}
+
+fn client_count(text: &str) -> Result<usize, String> {
+    let clients = text.parse().ok().filter(|clients| (1..=100).contains(clients));
+    clients.ok_or_else(|| "it takes 1 to 100 clients".to_owned())
+}
+
 /// The longest name of a store: it is a part of a socket's path, which has at most 100 bytes.
 const NAME_BYTES_MAX: usize = 40;
 
@@ -312,17 +455,38 @@ fn metrics_address(text: &str) -> Result<SocketAddr, String> {
 }
 
 fn memory_bytes(text: &str) -> Result<u64, String> {
-    let units = [("K", 10), ("M", 20), ("G", 30), ("T", 40), ("", 0)];
-    let upper = text.to_ascii_uppercase();
-    let found = units.iter().find_map(|(unit, shift)| Some((upper.strip_suffix(unit)?, shift)));
-    let bytes = found
-        .and_then(|(number, shift)| number.parse::<u64>().ok()?.checked_mul(1 << shift))
-        .ok_or("it takes a number of bytes, or one with K, M, G or T, such as 512M")?;
+    let bytes = byte_count(text)?;
     let (least, most) = (limits::MEMORY_BYTES_MIN, limits::MEMORY_BYTES_MAX);
     match (least..=most).contains(&bytes) {
         true => Ok(bytes),
         false => Err(format!("a store takes {}M to {}G of memory", least >> 20, most >> 30)),
     }
+}
+
+fn lease(text: &str) -> Result<Duration, String> {
+    let (number, unit) = match text.strip_suffix("ms") {
+        Some(number) => (number, 1e-3),
+        None => (text.strip_suffix('s').unwrap_or(""), 1.0),
+    };
+    let seconds = number.parse::<f64>().map(|number| number * unit);
+    let lease = seconds.ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let range = caravan_cluster::limits::LEASE_MIN..=caravan_cluster::limits::LEASE_MAX;
+    lease
+        .filter(|lease| range.contains(lease))
+        .ok_or_else(|| "it takes a time between 50ms and 10s, such as 250ms or 2s".to_owned())
+}
+
+fn recovery_rate(text: &str) -> Result<u64, String> {
+    let bytes = byte_count(text)?;
+    if bytes >= 1 << 20 { Ok(bytes) } else { Err("it takes at least 1M in a second".to_owned()) }
+}
+
+fn byte_count(text: &str) -> Result<u64, String> {
+    let units = [("K", 10), ("M", 20), ("G", 30), ("T", 40), ("", 0)];
+    let upper = text.to_ascii_uppercase();
+    let found = units.iter().find_map(|(unit, shift)| Some((upper.strip_suffix(unit)?, shift)));
+    let bytes = found.and_then(|(number, shift)| number.parse::<u64>().ok()?.checked_mul(1 << shift));
+    bytes.ok_or_else(|| "it takes a number of bytes, or one with K, M, G or T, such as 512M".to_owned())
 }
 
 #[cfg(test)]

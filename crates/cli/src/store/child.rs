@@ -7,15 +7,18 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use caravan_bench::Error as Shared;
 use caravan_segment::process::{allow_descriptors, start_heir};
 use caravan_store::{Eviction, SnapshotCounts, Store, StoreOptions};
 use caravan_store_server::keeper::channel::{
-    ChannelEnd, KeeperAnswer, KeeperChannel, ServerAnswer, ServerOrder, ServerSettings,
+    ChannelEnd, ClusterSettings, KeeperAnswer, KeeperChannel, ServerAnswer, ServerOrder, ServerSettings,
 };
-use caravan_store_server::{ListeningSockets, ServerOptions, StoreServer};
+use caravan_store_server::{
+    GoneReason, HeldForServer, ListeningSockets, Membership, RunningMember, ServedParts, ServerOptions,
+    StoreServer,
+};
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::Mode;
@@ -23,13 +26,18 @@ use signal_hook::consts::SIGXFSZ;
 
 use crate::carry::stream::RecvOutput;
 use crate::error::Error;
-use crate::store::{sentence, tell};
+use crate::store::{register, sentence, tell};
+
+/// How long a new member waits for the parts that it is to serve, before it says that it is ready.
+const SERVING_WAIT: Duration = Duration::from_secs(5);
 
 /// Bytes that one write of a snapshot has.
 const WRITE_BYTES: usize = 1 << 20;
 
 /// Serves until the keeper says that it is enough, or has died.
 pub fn run() -> Result<ExitCode, Error> {
+    // It was started by a descriptor, of which the kernel would make the number its name. Only tools show it.
+    let _ = rustix::thread::set_name(c"caravan-store");
     // A snapshot that exceeds the limit on the size of files is an error, not the end of the store.
     signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).map_err(Shared::Signals)?;
     // A new snapshot is for this user alone, as the store is.
@@ -40,25 +48,36 @@ pub fn run() -> Result<ExitCode, Error> {
     if let Err(error) = start_heir() {
         tell(&format!("the next server will start later, as the end of this one takes longer: {error}"));
     }
-    let (order, lent) = match keeper.receive() {
-        Ok(received) => received,
-        Err(ChannelEnd::Unknown(why)) => {
-            return Ok(give_up(&keeper, &format!("the order is unknown: {why}")));
+    let mut held = Vec::new();
+    let (settings, lent) = loop {
+        match keeper.receive() {
+            Ok((ServerOrder::Held { name, note }, descriptors)) => {
+                held.push(HeldForServer { name, note, descriptors });
+            }
+            Ok((ServerOrder::Serve(settings), lent)) => break (settings, lent),
+            Err(ChannelEnd::Unknown(why)) => {
+                return Ok(give_up(&keeper, &format!("the order is unknown: {why}")));
+            }
+            _ => return Ok(ExitCode::SUCCESS),
         }
-        Err(_) => return Ok(ExitCode::SUCCESS),
     };
-    let ServerOrder::Serve(settings) = order else { return Ok(ExitCode::SUCCESS) };
-    let outcome = begin(&settings, lent).and_then(|served| {
+    let begun = match &settings.cluster {
+        Some(cluster) => beginmember(&settings, cluster, &keeper, lent, held),
+        None => begin(&settings, lent),
+    };
+    let outcome = begun.and_then(|served| {
         keeper.send(&ServerAnswer::Serving, &[]).map_err(sentence)?;
         // The next server goes on with what clients have set. Without a keeper there is no next one.
         let listener = Arc::clone(&keeper);
         let told = move |settings| _ = listener.send(&ServerAnswer::Changed(settings), &[]);
         served.server.watch_settings(told);
-        restore(&served.store)?;
-        let saves = serve(&keeper, &served.store)?;
+        served.store.as_ref().map_or(Ok(()), restore)?;
+        let saves = serve(&keeper, served.store.as_ref())?;
         served.server.end();
-        match &settings.save {
-            Some(path) if saves => save_at_end(&served.store, Path::new(path)),
+        // The keeper starts another server unless it ends itself.
+        served.member.into_iter().for_each(|member| member.end(saves));
+        match settings.save.as_ref().zip(served.store.as_ref()) {
+            Some((path, store)) if saves => save_at_end(store, Path::new(path)),
             _ => Ok(()),
         }
     });
@@ -82,8 +101,10 @@ fn give_up(keeper: &KeeperChannel, why: &str) -> ExitCode {
 
 /// A store and its server.
 struct ServedStore {
-    store: Arc<Store>,
+    /// The whole store; a member of a cluster has parts that come and go.
+    store: Option<Arc<Store>>,
     server: StoreServer,
+    member: Option<RunningMember>,
     /// The lock of the name: if the keeper dies, the name stays taken until this process has ended, too.
     _lock: OwnedFd,
 }
@@ -93,12 +114,8 @@ fn begin(settings: &ServerSettings, lent: Vec<OwnedFd>) -> Result<ServedStore, E
     // Each connection takes a descriptor, and shells allow fewer than the limit of connections. Without more, a client
     // waits until another one leaves.
     allow_descriptors(u64::MAX);
-    let mut lent = lent.into_iter();
-    let (Some(memory), Some(lock), Some(unix)) = (lent.next(), lent.next(), lent.next()) else {
-        return Err(Error::Sentence("the keeper has lent too few descriptors".to_owned()));
-    };
-    let sockets = ListeningSockets::lent(unix, settings.tcp.iter().cloned().zip(lent));
-    let eviction = if settings.evicts { Eviction::LeastRecentlyUsed } else { Eviction::Refuse };
+    let (memory, lock, sockets) = lent_descriptors(settings, lent)?;
+    let eviction = eviction(settings);
     let options = StoreOptions::new(settings.memory_bytes).eviction(eviction);
     // The rest is restored once this server serves.
     let store = Store::take_over(memory, options).map_err(sentence)?;
@@ -106,24 +123,80 @@ fn begin(settings: &ServerSettings, lent: Vec<OwnedFd>) -> Result<ServedStore, E
         store.publish_now(unix_ms());
         load(&store, Path::new(path))?;
     }
-    let mut options = ServerOptions::new(&settings.name, PathBuf::from(&settings.socket));
-    options.password = settings.client.password.clone();
-    options.clients_max = settings.client.clients_max;
-    options.eviction = eviction;
     let store = Arc::new(store);
     // It is never dropped: that would unmap the memory, which this process's heir does when the next server has begun.
     std::mem::forget(Arc::clone(&store));
-    let server = StoreServer::on(sockets, Arc::clone(&store), options, tell).map_err(sentence)?;
-    Ok(ServedStore { store, server, _lock: lock })
+    let parts = ServedParts::whole(Arc::clone(&store)).map_err(sentence)?;
+    let server = StoreServer::on(sockets, parts, server_options(settings), tell).map_err(sentence)?;
+    Ok(ServedStore { store: Some(store), server, member: None, _lock: lock })
+}
+
+/// Becomes a member of a cluster, and serves the parts that the configuration gives it.
+fn beginmember(
+    settings: &ServerSettings,
+    cluster: &ClusterSettings,
+    keeper: &Arc<KeeperChannel>,
+    lent: Vec<OwnedFd>,
+    held: Vec<HeldForServer>,
+) -> Result<ServedStore, Error> {
+    allow_descriptors(u64::MAX);
+    let (_, lock, sockets) = lent_descriptors(settings, lent)?;
+    let register = register(&cluster.place)?;
+    let password = settings.client.password.clone();
+    let member = Membership::join(cluster.member.clone(), register, password, Arc::clone(keeper), held);
+    let member = member.map_err(sentence)?;
+    let parts = member.parts();
+    let server =
+        StoreServer::on(sockets, Arc::clone(&parts), server_options(settings), tell).map_err(sentence)?;
+    let told = Arc::clone(keeper);
+    let gone = move |reason| {
+        if reason == GoneReason::Left && told.send(&ServerAnswer::Left, &[]).is_ok() {
+            std::process::exit(0);
+        }
+        // The next server becomes a member anew.
+        give_up(&told, "the other servers of the store have expelled this one, which was silent");
+        std::process::exit(1);
+    };
+    let member = member.run(&parts, eviction(settings), tell, gone).map_err(sentence)?;
+    member.wait_until_serving(SERVING_WAIT);
+    Ok(ServedStore { store: None, server, member: Some(member), _lock: lock })
+}
+
+/// Returns the memory, the lock of the name and the sockets that the keeper has lent.
+fn lent_descriptors(
+    settings: &ServerSettings,
+    lent: Vec<OwnedFd>,
+) -> Result<(OwnedFd, OwnedFd, ListeningSockets), Error> {
+    let mut lent = lent.into_iter();
+    let (Some(memory), Some(lock), Some(unix)) = (lent.next(), lent.next(), lent.next()) else {
+        return Err(Error::Sentence("the keeper has lent too few descriptors".to_owned()));
+    };
+    Ok((memory, lock, ListeningSockets::lent(unix, settings.tcp.iter().cloned().zip(lent))))
+}
+
+fn eviction(settings: &ServerSettings) -> Eviction {
+    if settings.evicts { Eviction::LeastRecentlyUsed } else { Eviction::Refuse }
+}
+
+fn server_options(settings: &ServerSettings) -> ServerOptions {
+    let mut options = ServerOptions::new(&settings.name, PathBuf::from(&settings.socket));
+    options.password = settings.client.password.clone();
+    options.clients_max = settings.client.clients_max;
+    options.eviction = eviction(settings);
+    options.forwards = settings.forwards;
+    options
 }
 
 /// Carries orders out until the server is to end; returns whether it is to save then.
-fn serve(keeper: &KeeperChannel, store: &Arc<Store>) -> Result<bool, Error> {
+fn serve(keeper: &KeeperChannel, store: Option<&Arc<Store>>) -> Result<bool, Error> {
     loop {
         match keeper.receive() {
-            Ok((ServerOrder::Save, lent)) => save_for_caller(store, lent),
+            Ok((ServerOrder::Save, lent)) => match store {
+                Some(store) => save_for_caller(store, lent),
+                None => refuse_save(lent),
+            },
             Ok((ServerOrder::End { saves }, _)) => return Ok(saves),
-            Ok((ServerOrder::Serve(_), _)) => {}
+            Ok((ServerOrder::Serve(_) | ServerOrder::Held { .. }, _)) => {}
             // The keeper has died, and with it whoever could end this server in order.
             Err(ChannelEnd::Closed | ChannelEnd::Empty) => return Ok(true),
             Err(ChannelEnd::Unknown(why)) => {
@@ -161,6 +234,14 @@ fn load(store: &Store, path: &Path) -> Result<(), Error> {
     bar.finish_and_clear();
     loaded.map_err(|error| Error::Sentence(format!("cannot load {}: {error}", path.display())))?;
     Ok(())
+}
+
+/// Tells a command that wants to save that it has to do without.
+fn refuse_save(lent: Vec<OwnedFd>) {
+    let why = "a store of several servers cannot be saved by one of them";
+    if let Some(caller) = lent.into_iter().nth(1) {
+        let _ = KeeperChannel::of(caller).send(&KeeperAnswer::Refused(why.to_owned()), &[]);
+    }
 }
 
 /// Saves for a command, which owns the file, while clients are served.

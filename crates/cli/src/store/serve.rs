@@ -1,7 +1,7 @@
 //! `caravan store serve`: the keeper of a store.
 
 use std::fs::File;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,8 +9,11 @@ use caravan_bench::Error as Shared;
 use caravan_bench::number::binary;
 use caravan_segment::{HostMemory, printable};
 use caravan_store::Eviction;
+use caravan_store_server::MemberOptions;
+use caravan_store_server::keeper::channel::ClusterSettings;
 use caravan_store_server::keeper::{KeeperEvent, KeeperOptions, StoreKeeper};
-use caravan_store_server::{ServerOptions, TlsOptions};
+use caravan_store_server::limits::FILL_PIECE_BYTES;
+use caravan_store_server::{ServerOptions, TlsOptions, host_name};
 use serde_json::json;
 
 use crate::args::{StoreEviction, StoreServe};
@@ -18,7 +21,8 @@ use crate::carry::stream::RecvOutput;
 use crate::error::Error;
 use crate::signals::{Asked, RunSignals};
 use crate::store::detach::{self, DetachedOutput};
-use crate::store::{password, sentence, socket_path, tell};
+use crate::store::status::ask;
+use crate::store::{absolute, password, sentence, socket_path, tell};
 
 /// How long the end waits for, at most, after a signal.
 const GLANCE: Duration = Duration::from_millis(100);
@@ -30,7 +34,20 @@ pub fn run(args: &StoreServe) -> Result<(), Error> {
     }
     let signals = RunSignals::watch()?;
     let detached = args.detached.then(|| DetachedOutput::begin(args.log.as_deref())).transpose()?;
-    let socket = socket_path(args.socket.as_deref(), &args.name)?;
+    let place = match &args.join {
+        Some(address) => Some(place_of(args, address)?),
+        None => args.cluster.clone(),
+    };
+    let cluster = place.map(|place| cluster(args, &place)).transpose()?;
+    let socket_name = match &cluster {
+        Some(cluster) => format!("{}.{}", args.name, cluster.member.name),
+        None => args.name.clone(),
+    };
+    let socket = socket_path(args.socket.as_deref(), &socket_name)?;
+    let cluster = cluster.map(|mut cluster| {
+        cluster.member.socket.clone_from(&socket);
+        cluster
+    });
     check_memory(args.memory, HostMemory::read())?;
     let mut server = ServerOptions::new(&args.name, &socket);
     let at = |port| SocketAddr::new(args.bind, port);
@@ -47,6 +64,7 @@ pub fn run(args: &StoreServe) -> Result<(), Error> {
         StoreEviction::Refuse => Eviction::Refuse,
         StoreEviction::Lru => Eviction::LeastRecentlyUsed,
     };
+    server.forwards = args.forward;
     if let Some(path) = &args.save {
         // A file that cannot be written is noticed now, rather than at the end.
         RecvOutput::open(Some(path)).map_err(sentence)?;
@@ -57,6 +75,7 @@ pub fn run(args: &StoreServe) -> Result<(), Error> {
     let keeper = StoreKeeper::start(KeeperOptions {
         server,
         memory_bytes: args.memory,
+        cluster,
         load: args.load.as_deref().map(absolute).transpose()?,
         save: args.save.as_deref().map(absolute).transpose()?,
         program: program.into(),
@@ -99,6 +118,62 @@ fn keep(
     }
 }
 
+/// Asks a server of the store where the configuration is.
+fn place_of(args: &StoreServe, address: &str) -> Result<String, Error> {
+    let secret = args.password_file.as_deref().map(password).transpose()?;
+    let failed = |why: &dyn std::fmt::Display| {
+        Error::Sentence(format!("cannot join the store {} at {}: {why}", args.name, printable(address)))
+    };
+    let told = ask(address, secret.as_deref()).map_err(|error| failed(&error))?;
+    let store = &told.configuration.store;
+    if *store != args.name {
+        return Err(failed(&format!("that server is of the store {store}")));
+    }
+    if !told.place.starts_with("etcd://") && told.host != host_name() {
+        return Err(failed(&format!(
+            "its configuration is {}, a file of another host. Servers of several hosts need one in etcd",
+            printable(&told.place)
+        )));
+    }
+    Ok(told.place)
+}
+
+/// Returns what makes the server one of several.
+fn cluster(args: &StoreServe, place: &str) -> Result<ClusterSettings, Error> {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned();
+    let reached = if args.bind.is_unspecified() { host.clone() } else { SocketHost(args.bind).to_string() };
+    let place = match place.strip_prefix("etcd://") {
+        Some(_) => place.to_owned(),
+        None => absolute(Path::new(place))?.display().to_string(),
+    };
+    let pieces = args.recovery_rate / FILL_PIECE_BYTES;
+    let member = MemberOptions {
+        store: args.name.clone(),
+        name: args.member.clone().unwrap_or(host),
+        client_address: reached.clone(),
+        socket: PathBuf::new(),
+        tcp_address: Some(reached),
+        part_bytes: args.memory,
+        copies: args.copies,
+        parts: args.parts,
+        lease: args.lease,
+        fill_pause: Duration::from_secs(1) / u32::try_from(pieces).unwrap_or(u32::MAX).max(1),
+    };
+    Ok(ClusterSettings { place, member })
+}
+
+/// The host of an address, as it stands before a port.
+struct SocketHost(IpAddr);
+
+impl std::fmt::Display for SocketHost {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            IpAddr::V4(address) => address.fmt(f),
+            IpAddr::V6(address) => write!(f, "[{address}]"),
+        }
+    }
+}
+
 /// Refuses a limit that the store could not reach: writes would fail long before.
 fn check_memory(limit: u64, host: Option<HostMemory>) -> Result<(), Error> {
     match host {
@@ -121,20 +196,12 @@ fn words(name: &str, event: &KeeperEvent) -> String {
             let seconds = pause.as_secs_f64();
             format!("store {name}: {what}. Another one is started with the same keys in {seconds} s")
         }
+        KeeperEvent::Left => format!("store {name}: this server has left, as it was asked to"),
         KeeperEvent::Upgraded { pid } => format!("store {name}: upgraded, process {pid} serves it"),
         KeeperEvent::NotUpgraded { why } => {
             format!("store {name}: not upgraded, the old program serves it: {why}")
         }
     }
-}
-
-/// Returns a path that another process understands, whatever its folder.
-fn absolute(path: &Path) -> Result<PathBuf, Error> {
-    Ok(std::path::absolute(path).map_err(|source| Shared::File {
-        what: "find",
-        path: path.to_owned(),
-        source,
-    })?)
 }
 
 /// Prints the one line that says where the store is served.

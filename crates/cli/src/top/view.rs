@@ -1,4 +1,4 @@
-//! Links and stores as rates, computed from two samples of their counters.
+//! Links, stores and streams of frames as rates, computed from two samples of their counters.
 
 use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -23,6 +23,8 @@ pub struct CountersView {
     pub links: Vec<LinkRow>,
     /// Sorted by name.
     pub stores: Vec<StoreRow>,
+    /// Sorted by the name of the stream, its producer after its consumers.
+    pub frames: Vec<FramesRow>,
 }
 
 /// One end of a link. Rates are `None` in its first refresh.
@@ -74,12 +76,38 @@ pub struct StoreRow {
     pub counters: BTreeMap<String, u64>,
 }
 
+/// One side of a stream of frames. Rates are `None` in its first refresh.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct FramesRow {
+    pub pid: u32,
+    pub stream: String,
+    /// `send` or `recv`.
+    pub side: String,
+    /// Size, pixel format and rate.
+    pub picture: String,
+    /// How frames are delivered: `newest`, `every`, `lossless`.
+    pub delivery: String,
+    pub frames_per_s: Option<f64>,
+    pub bytes_per_s: Option<f64>,
+    /// Frames that are lost to a consumer, as newer ones were there before it came to them.
+    pub dropped: u64,
+    /// Frames that were overwritten while a consumer read them, which it has thrown away.
+    pub overwritten: u64,
+    /// Of the producer.
+    pub consumers: u64,
+    /// How old the last frame was when the consumer found it, in milliseconds.
+    pub latency_ms: f64,
+    /// All counters with their raw values, including those that this version does not know.
+    pub counters: BTreeMap<String, u64>,
+}
+
 impl CountersView {
     pub fn between(before: &CountersSample, now: &CountersSample) -> Self {
         let seconds = (now.at - before.at).as_secs_f64();
-        let (mut links, mut stores) = (Vec::new(), Vec::new());
+        let (mut links, mut stores, mut frames) = (Vec::new(), Vec::new(), Vec::new());
         for process in &now.processes {
-            let earlier = before.processes.iter().find(|other| other.pid == process.pid);
+            let earlier =
+                before.processes.iter().find(|other| (other.pid, other.kind) == (process.pid, process.kind));
             for row in &process.rows {
                 // This is the same row, not given to another link since.
                 let earlier = earlier.and_then(|process| {
@@ -90,13 +118,15 @@ impl CountersView {
                 match process.kind {
                     TableKind::Links => links.push(link(process, row, earlier, seconds)),
                     TableKind::Stores => stores.push(store(process, row, earlier)),
+                    TableKind::Frames => frames.push(side(process, row, earlier, seconds)),
                 }
             }
         }
         links.sort_by(|a: &LinkRow, b| (&a.node, &a.peer, a.pid).cmp(&(&b.node, &b.peer, b.pid)));
         stores.sort_by(|a: &StoreRow, b| (&a.store, a.pid).cmp(&(&b.store, b.pid)));
+        frames.sort_by(|a: &FramesRow, b| (&a.stream, &a.side, a.pid).cmp(&(&b.stream, &b.side, b.pid)));
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { unix_time: now.as_secs_f64(), interval_seconds: seconds, links, stores }
+        Self { unix_time: now.as_secs_f64(), interval_seconds: seconds, links, stores, frames }
     }
 }
 
@@ -152,6 +182,34 @@ fn store(process: &ProcessCounters, row: &RowCounters, earlier: Option<&RowCount
         keys: gauge("keys"),
         used_memory_bytes: gauge("used_memory_bytes"),
         memory_limit_bytes: gauge("memory_limit_bytes"),
+        counters: raw(row),
+    }
+}
+
+/// Returns a side of a stream of frames.
+fn side(
+    process: &ProcessCounters,
+    row: &RowCounters,
+    earlier: Option<&RowCounters>,
+    seconds: f64,
+) -> FramesRow {
+    let gauge = |name| row.counter(name).unwrap_or(0);
+    let growth = earlier
+        .and_then(|earlier| earlier.counter("frames"))
+        .map(|before| gauge("frames").saturating_sub(before));
+    let frames_per_s = growth.filter(|_| seconds > 0.0).map(|frames| frames as f64 / seconds);
+    FramesRow {
+        pid: process.pid,
+        stream: printable(&row.local),
+        side: printable(&row.peer),
+        picture: printable(&row.transport),
+        delivery: printable(&row.reason),
+        frames_per_s,
+        bytes_per_s: frames_per_s.map(|rate| rate * gauge("frame_bytes") as f64),
+        dropped: gauge("dropped"),
+        overwritten: gauge("overwritten"),
+        consumers: gauge("consumers"),
+        latency_ms: gauge("latency_ns") as f64 / 1e6,
         counters: raw(row),
     }
 }
@@ -218,6 +276,19 @@ pub mod tests {
         assert_eq!(view(vec![now.clone()], vec![now.clone()]).stores[0].operations_per_s, None);
         assert_eq!(view(Vec::new(), vec![now]).stores[0].operations_per_s, None);
         assert!(view(vec![before.clone()], vec![before]).links.is_empty());
+    }
+
+    #[test]
+    fn a_side_of_a_stream_has_its_rate_in_bytes_too() {
+        let side = |frames| {
+            let ProcessCounters { pid, label, rows, .. } =
+                process(7, 2, &[("frames", frames), ("frame_bytes", 1000), ("latency_ns", 1_500_000)]);
+            ProcessCounters { pid, kind: TableKind::Frames, label, rows }
+        };
+        let rows = view(vec![side(100)], vec![side(220)]).frames;
+        let [row] = &rows[..] else { panic!("{rows:?}") };
+        assert_eq!((row.frames_per_s, row.bytes_per_s, row.latency_ms), (Some(60.0), Some(60_000.0), 1.5));
+        assert_eq!(view(Vec::new(), vec![side(220)]).frames[0].frames_per_s, None);
     }
 
     #[test]

@@ -255,7 +255,10 @@ fn options_that_do_not_fit_are_refused_with_a_reason() {
     let file = path.to_str().expect("text");
     for (words, expected) in [
         (&["serve", "other", "--port", "0", "--bind", "0.0.0.0"][..], "without a password"),
-        (&["serve", "other", "--socket", "/nowhere/at/all"], "cannot open /nowhere/at/all.lock"),
+        (
+            &["serve", "other", "--socket", "/nowhere/at/all"],
+            "cannot make the socket /nowhere/at/all and its lock beside it: No such file",
+        ),
         (
             &["get", "a", "--socket", &"x".repeat(200)],
             "this is no path for a socket, which has at most 100 bytes",

@@ -1,9 +1,9 @@
-//! Tests of `caravan bench store` as a user runs it. The figures of such small runs mean nothing; the tests check that
+//! Tests of `caravan bench store` and `caravan bench workloads` as a user runs them. The figures of such small runs mean nothing; the tests check that
 //! there are some.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::process::Stdio;
+use std::process::{Output, Stdio};
 
 use crate::common::{Folder, caravan, json, signal, text, wait_for};
 use rustix::process::Signal;
@@ -85,6 +85,62 @@ fn every_benchmark_measures_the_store_beside_the_peers_that_are_there() {
     assert!(all.contains("  link-set: p50") && all.contains("  restart: no read fails"), "{table}");
     assert!(notes.contains("M random keys a second"), "{notes}");
     assert!(table.contains("CPU us of the server") && table.contains("round 2 of 2"), "{table}");
+    assert!(is_clean(&folder));
+}
+
+#[test]
+fn workloads_run_on_the_store_beside_the_peers_that_are_there() {
+    let folder = Folder::new();
+    let json = workloads_of(&folder, "--seconds 0.02");
+    assert_eq!(
+        keys(&json["cases"]).join(" "),
+        "copies-update copies-set ycsb-a ycsb-b ycsb-c ycsb-d ycsb-f tatp tatp-8 smallbank smallbank-8"
+    );
+    let notes = json["notes"].to_string();
+    for case in json["cases"].as_array().expect("a list") {
+        let contenders = keys(&case["contenders"]);
+        for peer in ["redis", "valkey"] {
+            let is_missing = notes.contains(&format!("Not installed: {peer}-server (apt install "));
+            assert_eq!(contenders.contains(&peer), !is_missing, "{case}");
+        }
+        assert!(contenders.ends_with(&["caravan-resp", "caravan"]), "{case}");
+        for one in case["contenders"].as_array().expect("a list") {
+            let p50 = one["figures"]["p50_us"]["median"].as_f64();
+            assert!(p50 > Some(0.0) && p50 <= one["figures"]["p99_us"]["median"].as_f64(), "{one}");
+        }
+        let goals = match case["key"].as_str() {
+            Some("copies-update") => 2,
+            Some("copies-set") => 3,
+            _ => 0,
+        };
+        assert_eq!(case["goals"].as_array().map(Vec::len), Some(goals), "{case}");
+    }
+    assert!(is_clean(&folder));
+}
+
+/// The figures of `caravan bench workloads` with `words`.
+fn workloads_of(folder: &Folder, words: &str) -> Value {
+    let words = format!("bench workloads --records 2000 --rounds 1 --json - --svg= {words}");
+    let run = || {
+        let mut command = caravan();
+        command.args(words.split(' ')).env("TMPDIR", folder.path()).output().expect("the command starts")
+    };
+    // On a busy machine a server may get no processor for 100 ms, and be expelled; that is no failure of the benchmark.
+    let is_sound = |output: &Output| !text(&output.stderr).contains("gives its parts up");
+    json(&std::iter::repeat_with(run).take(10).find(is_sound).expect("a machine that is not always too busy"))
+}
+
+#[test]
+fn messages_and_one_sided_operations_are_counted_for_each_transaction() {
+    let folder = Folder::new();
+    // Long enough for hundreds of transactions even on a busy machine, so that the shares below are those of the mix.
+    let json = workloads_of(&folder, "--only tatp --seconds 0.5");
+    let contenders = json["cases"][0]["contenders"].as_array();
+    let link = contenders.and_then(|contenders| contenders.last()).expect("a contender");
+    let counted = |figure: &str| link["figures"][figure]["median"].as_f64().expect("a number");
+    // One transaction in six writes, by a call and its reply, and each write goes to one other copy; reads are of mapped memory.
+    assert!((0.05..0.35).contains(&counted("one_sided")), "{link}");
+    assert!((0.1..2.0).contains(&counted("messages")), "{link}");
     assert!(is_clean(&folder));
 }
 

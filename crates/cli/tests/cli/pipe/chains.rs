@@ -155,7 +155,7 @@ impl Chain {
                 return true;
             }
             Victim::Ssh => rig.ssh(),
-            Victim::Agent => ["a", "b", "c"].iter().flat_map(|host| rig.agents(host)).collect(),
+            Victim::Agent => ["a", "b", "c"].iter().flat_map(|host| rig.programs(host)).collect(),
             Victim::Command => rig.commands("").into_iter().filter(|process| !is_program(process)).collect(),
         };
         if candidates.is_empty() {

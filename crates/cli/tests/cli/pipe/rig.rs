@@ -94,8 +94,13 @@ impl Rig {
         assert!(done.output == expected, "{words:?}: {}", difference(&done.output, expected));
     }
 
-    /// Returns the agents of a host: processes of this program below its sshd.
+    /// Returns the agents of a host: processes of this program below its sshd, without the holders.
     pub fn agents(&self, host: &str) -> Vec<Process> {
+        self.programs(host).into_iter().filter(|process| !is_holder(process)).collect()
+    }
+
+    /// Returns all processes of this program below a host's sshd.
+    pub fn programs(&self, host: &str) -> Vec<Process> {
         self.census.processes().into_iter().filter(|p| is_program(p) && self.is_at(p, host)).collect()
     }
 
@@ -155,6 +160,11 @@ pub fn is_program(process: &Process) -> bool {
         program.file_name().is_some_and(|name| name.to_string_lossy().contains("caravan"))
             || program == Path::new(env!("CARGO_BIN_EXE_caravan"))
     }) || process.command.contains("pipe-agent")
+}
+
+/// True for a process that keeps a command's input open when its agent is killed.
+pub fn is_holder(process: &Process) -> bool {
+    process.command.ends_with("pipe-agent --hold")
 }
 
 fn is_of_ssh(process: &Process) -> bool {
