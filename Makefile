@@ -50,15 +50,26 @@ test: ## run every test except those over RDMA (STAGES="..." for some of them)
 test-long: ## run the randomized tests for two or three hours
 	@scripts/bootstrap test
 	@$(MAKE) --no-print-directory build
-	@CARAVAN_SEEDS=500 CARAVAN_PIPE_CHAINS=200 CARAVAN_PIPE_ROUNDS=50 CARAVAN_PIPE_BYTES=500000000 \
-	    CARAVAN_KILLS=10000 CARAVAN_CUTS=2000 CARAVAN_MOVES=10000 CARAVAN_READS=100 CARAVAN_REDIS_RUNS=200 \
+	@CARAVAN_MINUTES=300 CARAVAN_SEEDS=500 CARAVAN_PIPE_CHAINS=200 CARAVAN_PIPE_ROUNDS=50 CARAVAN_PIPE_BYTES=500000000 \
+	    CARAVAN_KILLS=10000 CARAVAN_COPY_KILLS=2000 CARAVAN_HISTORIES=300 CARAVAN_CUTS=2000 CARAVAN_MOVES=10000 CARAVAN_READS=100 CARAVAN_REDIS_RUNS=200 CARAVAN_WORLDS=20000 \
 	    scripts/test rust
 	@. scripts/env && "$$CARGO" test --locked --quiet --package caravan-store-server --test store_server -- --ignored soak
 	@. scripts/env && "$$CARGO" test --locked --quiet --package caravan-store --test replication -- --ignored
 	@$(MAKE) --no-print-directory store-histories KILLS=2000
-	@CARAVAN_KILLS=1000 CARAVAN_RECONNECTS=10000 scripts/test ct
+	@CARAVAN_MINUTES=300 CARAVAN_KILLS=1000 CARAVAN_RECONNECTS=10000 scripts/test ct
 	@[ "$$(uname -m)" != x86_64 ] || \
 	    { scripts/bootstrap verbs && CARAVAN_KILLS=32 CARAVAN_PULLS=16 tests/verbs/run nodes; }
+
+# The worlds of `make test` are 1,000; the demonstration kills a server every three seconds or so.
+.PHONY: test-store
+test-store: ## run the long tests of a store of several servers (three hours; as root, or without those between hosts)
+	@scripts/bootstrap test
+	@$(MAKE) --no-print-directory build
+	@. scripts/env && CARAVAN_WORLDS=20000 "$$CARGO" test --release --locked --quiet --package caravan-cluster --test members
+	@. scripts/env && CARAVAN_CLUSTER_KILLS=1000 "$$CARGO" test --locked --quiet --package caravan-store-server --test store_server \
+	    -- --include-ignored --skip write_histories histories::hosts_storms
+	@STORE_NET_ROUNDS=30 tests/store-net/run
+	@target/release/caravan store demo --kill --nodes 5 --seconds 3600
 
 .PHONY: test-verbs
 test-verbs: ## run the tests over RDMA, in a virtual machine with software devices (STAGES="..." for some)

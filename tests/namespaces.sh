@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Sourced by tests/engine-net/run and tests/pipe-net/run, which run in namespaces of their own (network, mounts,
+# Sourced by tests/engine-net/run, tests/pipe-net/run and tests/store-net/run, which run in namespaces of their own (network, mounts,
 # processes): these end with the script, however it ends, and nothing stays behind.
 
 # in_namespaces NAME CASES PROGRAMS [ARGUMENT]...: runs this script again in such namespaces, where this returns, and

@@ -9,6 +9,7 @@
 mod probes;
 mod carrier;
 mod engine;
+mod server;
 mod store;
 mod unmapped;
 
@@ -21,7 +22,7 @@ struct Probes {
     run: fn(&str),
 }
 
-const MODULES: [Probes; 3] = [carrier::PROBES, engine::PROBES, store::PROBES];
+const MODULES: [Probes; 4] = [carrier::PROBES, engine::PROBES, store::PROBES, server::PROBES];
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();

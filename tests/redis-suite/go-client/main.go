@@ -1,6 +1,7 @@
 // Uses a server with go-redis as programs do, and ends with status 1 at the first reply that is not as expected.
 //
 //	go run . ADDRESS
+//	go run . cluster ADDRESS
 package main
 
 import (
@@ -32,6 +33,10 @@ func check(what string, err error, got, expected any) {
 }
 
 func main() {
+	if os.Args[1] == "cluster" {
+		cluster(os.Args[2])
+		return
+	}
 	for _, protocol := range []int{2, 3} {
 		client := redis.NewClient(&redis.Options{Addr: os.Args[1], Protocol: protocol})
 		check("FlushAll", client.FlushAll(ctx).Err(), nil, nil)
